@@ -85,7 +85,7 @@ def main() -> None:
     about = {"benchmark": "attention-training", "data": Path(args.data).name, "threat": THREAT, "at_once": args.at_once}
     for name in ("base", "aas"):
         run = args.work / name
-        if name not in took:  # its log says why
+        if name not in took:  # its log has the reason
             continue
         recipe = json.loads((run / "manifest.json").read_text())["parts"]["recipe"]
         write_record(

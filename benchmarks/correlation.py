@@ -45,16 +45,16 @@ def main() -> None:
             for part in x.split(args.batch):
                 model(part.to(device)).cpu()
 
-    def look() -> str:
+    def measure_similarity() -> str:
         result = run_study(study, tensor_context(model, x, labels, batch_size=args.batch))
         return str(result.numbers["measure"])
 
-    measure = look()
+    measure = measure_similarity()
     plain: list[float] = []
     whole: list[float] = []
     infer()
     for _ in range(args.rounds):
-        for work, seconds in ((infer, plain), (look, whole)):
+        for work, seconds in ((infer, plain), (measure_similarity, whole)):
             started = busy(device)
             work()
             seconds.append(busy(device) - started)

@@ -72,7 +72,7 @@ def compare_verdicts(ours: Tensor, theirs: Tensor) -> dict[str, float]:
 
 
 def verdicts(right: Judge, ours: Tensor, theirs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """What the model says of both; images that are the same need only be shown once."""
+    """The predictions for both; equal images are evaluated once."""
     for_us = right(ours, labels)
     for_them, other = for_us.clone(), (ours != theirs).flatten(1).any(1)
     if other.any():

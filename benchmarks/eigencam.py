@@ -53,15 +53,15 @@ def best(run: Callable[[], object], repeats: int) -> float:
 
 def features_of(model: models.Model, x: Tensor) -> tuple[Tensor, str, tuple[int, int]]:
     """[B, N, C] at the layer that a study would choose, its name, and rows and columns of cells."""
-    sight = SaliencyMaps.of(model, (Method.EIGENCAM,), None, True, x)
-    height, width = sight(x[:1], 0)[0][Method.EIGENCAM].shape[1:]
+    maps_of = SaliencyMaps.of(model, (Method.EIGENCAM,), None, True, x)
+    height, width = maps_of(x[:1], 0)[0][Method.EIGENCAM].shape[1:]
     kept: list[Tensor] = []
-    handle = model.net.get_submodule(sight.layer).register_forward_hook(lambda module, args, out: kept.append(out))
+    handle = model.net.get_submodule(maps_of.layer).register_forward_hook(lambda module, args, out: kept.append(out))
     with torch.no_grad():
         model(x)
     handle.remove()
     tokens = kept[0][:, -height * width :] if kept[0].ndim == 3 else kept[0].flatten(2).mT
-    return tokens.contiguous(), sight.layer, (height, width)
+    return tokens.contiguous(), maps_of.layer, (height, width)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 
 The normal two are trained here, by one recipe, unless they are given. Suites: AutoAttack, corruptions, gray level,
 rotations and translations, transfer between them; then the studies, on fewer images. One JSON line per model and suite
-with all its measures. Studies that a model does not support (attention of a CNN) are refused, and the log says so.
+with all its measures. Studies that a model does not support (attention of a CNN) are refused, which the log records.
 Interrupted, the same command resumes.
 """
 

@@ -94,7 +94,7 @@ def trainings(args: argparse.Namespace) -> dict[str, tuple[Job, tuple[str, ...]]
 
 
 def evaluations(name: str, heads: tuple[str, ...], args: argparse.Namespace) -> list[Job]:
-    """The joint output and every head under all attacks, and where the gates of TORA look."""
+    """The joint output and every head under all attacks, and the saliency of TORA's gates."""
     made = []
     if name.startswith("tora"):
         gates = [

@@ -1,8 +1,8 @@
-"""What every test shares."""
+"""Settings of all tests."""
 
 import os
 
-# some virtual machines announce AMX and then refuse it; oneDNN would die of an illegal instruction in bfloat16
+# some virtual machines announce AMX and then refuse it; oneDNN would crash with an illegal instruction in bfloat16
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE")
 
 import pytest
@@ -11,5 +11,5 @@ import torch
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
-    """Sums in the same order on every machine; tiny tensors gain nothing from more threads."""
+    """Sums in the same order on every machine; tiny tensors are no faster with more threads."""
     torch.set_num_threads(1)

@@ -81,8 +81,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _hint(name: str) -> str:
-    """Where a class of attacks, goals, threats or losses is, for those who look for it here."""
-    if not name[0].isupper():  # a tool that asks for special names must not import everything
+    """Names the package of a class of attacks, goals, threats or losses that is looked up here."""
+    if not name[0].isupper():  # a tool that looks up special names must not import everything
         return ""
     packages = (
         package for package in ("attacks", "goals", "threats", "objectives") if hasattr(_package(package), name)

@@ -15,8 +15,8 @@ from vitadel.cli import main
 Command = Callable[..., tuple[int, str, str]]
 Start = Callable[..., ForkServerProcess]
 
-# What a process of its own does: the command, killed by itself just before the n-th write of a file whose path ends
-# as told, when a part of that file is already there.
+# The code of a separate process: the command, which kills itself just before the n-th write of a file whose path has
+# the given ending, when a part of that file is already there.
 CHILD = """
 import os, signal, sys
 os.environ.update({environment!r})
@@ -30,7 +30,7 @@ original, met = vitadel.core.files.write_atomically, 0
 def dying(path, write):
     global met
     met += {ending!r} in str(path)
-    if met == {moment}:
+    if met == {call}:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.with_name("." + path.name + "." + str(os.getpid()) + ".part").write_bytes(b"0" * 1000)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -68,11 +68,11 @@ def start() -> Start:
     context.set_forkserver_preload(["__main__", *heavy, "vitadel.cli", "vitadel.evaluate", "vitadel.models"])
 
     def begin(
-        *words: str | Path, dies_at: tuple[str, int] = ("", 0), lines: int = 256, environment: Mapping[str, str] = {}
+        *words: str | Path, killed_at: tuple[str, int] = ("", 0), lines: int = 256, environment: Mapping[str, str] = {}
     ) -> ForkServerProcess:
-        ending, moment = dies_at
+        ending, call = killed_at
         code = CHILD.format(
-            environment=dict(environment), lines=lines, ending=ending, moment=moment, words=[*map(str, words)]
+            environment=dict(environment), lines=lines, ending=ending, call=call, words=[*map(str, words)]
         )
         process = context.Process(target=exec, args=(code, {"__name__": "child"}))
         process.start()
@@ -100,7 +100,7 @@ def start_two_ranks(start: Start) -> Callable[..., list[int | None]]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run folder of the digits recipe, trained for a moment."""
+    """A run folder of the digits recipe, trained briefly."""
     from vitadel.recipes import RECIPES, override, train_recipe
 
     folder = tmp_path_factory.mktemp("trained") / "run"

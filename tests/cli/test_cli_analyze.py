@@ -1,4 +1,4 @@
-"""`vitadel analyze` and `vitadel studies`: results, figures, resuming, mistakes."""
+"""`vitadel analyze` and `vitadel studies`: results, figures, resuming, errors."""
 
 import enum
 import json
@@ -29,7 +29,7 @@ def studied(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[tu
     return ("analyze", SMALL, trained, "--data", "digits[:24]", "--threat", "linf:16/255", "--run", folder), folder
 
 
-def test_a_study_from_beginning_to_page(
+def test_a_study_runs_and_is_reported(
     vitadel: Command, studied: tuple[tuple[str | Path, ...], Path], tmp_path: Path
 ) -> None:
     words, run = studied
@@ -47,12 +47,12 @@ def test_a_study_from_beginning_to_page(
     result = json.loads((run / "study" / "result.json").read_text())
     code, again, _ = vitadel(*words, "--json", "--batch", "5")
     assert code == 0
-    told = json.loads(again)
-    assert told["verdict"] == result["verdict"]
-    assert told["iterations"] == result["iterations"]
-    assert [point["blocks"] for point in told["blocks"]] == [0, 2]
+    result_again = json.loads(again)
+    assert result_again["verdict"] == result["verdict"]
+    assert result_again["iterations"] == result["iterations"]
+    assert [point["blocks"] for point in result_again["blocks"]] == [0, 2]
     assert "counts" not in again
-    assert {Path(path).stem[3:] for path in told["figures"]} == drawn
+    assert {Path(path).stem[3:] for path in result_again["figures"]} == drawn
 
     code, _, err = vitadel(*words, "--seed", "1")
     assert code == 2
@@ -64,10 +64,10 @@ def test_a_study_from_beginning_to_page(
     assert "cannot tell" in page
 
 
-def timeless(value: object) -> object:
+def without_times(value: object) -> object:
     if isinstance(value, dict):
-        return {key: timeless(one) for key, one in value.items() if key not in ("seconds", "sha256")}
-    return [timeless(one) for one in value] if isinstance(value, list) else value
+        return {key: without_times(one) for key, one in value.items() if key not in ("seconds", "sha256")}
+    return [without_times(one) for one in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def timeless(value: object) -> object:
         ("lesion:draws=1", ""),
     ],
 )
-def test_two_ranks_measure_what_one_does_also_after_a_kill(
+def test_two_ranks_match_one_rank_also_after_an_interruption(
     study: str,
     table: str,
     start: Start,
@@ -93,19 +93,19 @@ def test_two_ranks_measure_what_one_does_also_after_a_kill(
     one.join(200)
     assert one.exitcode == 0
     whole, shared = (json.loads((tmp_path / name / "study" / "result.json").read_text()) for name in ("one", "two"))
-    assert timeless(shared) == timeless(whole)
+    assert without_times(shared) == without_times(whole)
     if table:
-        # both processes die at their second portion of a table, one goes on
-        killed = start_two_ranks(*words, tmp_path / "less", dies_at=(f"tables/{table}", 2), lines=4)
+        # both processes are killed at their second part of a table, one resumes
+        killed = start_two_ranks(*words, tmp_path / "less", killed_at=(f"tables/{table}", 2), lines=4)
         assert killed == [-signal.SIGKILL, -signal.SIGKILL]
         assert not (tmp_path / "less" / "study" / "result.json").exists()
         again = start(*words, tmp_path / "less")
         again.join(200)
         resumed = json.loads((tmp_path / "less" / "study" / "result.json").read_text())
-        assert timeless(resumed) == timeless(whole)
+        assert without_times(resumed) == without_times(whole)
 
 
-def test_what_there_is(vitadel: Command) -> None:
+def test_studies_are_listed_and_described(vitadel: Command) -> None:
     assert {"tora-gates", "masking", "masking-quick"} <= set(json.loads(vitadel("studies", "--json")[1]))
     assert "masking-quick" in vitadel("studies")[1]
     assert json.loads(vitadel("studies", "masking", "--json")[1])["queries"] == 5000
@@ -114,22 +114,22 @@ def test_what_there_is(vitadel: Command) -> None:
     assert "10+20+50+100+200+500+1000" in about
 
 
-def test_mistakes(vitadel: Command, trained: Path, tmp_path: Path) -> None:
-    def told(study: str, model: str | Path = trained, *more: str) -> str:
+def test_invalid_arguments_are_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+    def error(study: str, model: str | Path = trained, *more: str) -> str:
         code, out, err = vitadel("analyze", study, model, "--data", "digits[:8]", "--run", tmp_path / "run", *more)
         assert (code, out) == (2, "")
         assert err.count("\n") == 1
         return err
 
-    assert "unknown study 'maskin'. Did you mean 'masking'" in told("maskin")
-    assert "unknown setting of masking 'query'" in told("masking:query=3")
-    assert "masking:queries wants a whole number, got 'x'" in told("masking:queries=x")
-    assert "several with + between them, got '1/2'" in told("masking:iterations=1/2")
-    assert "unknown masking:scaling 'ass'. Did you mean 'aas'" in told("masking:scaling=ass")
-    assert "Masking.steps must be at least 1" in told("masking:steps=0")
-    assert "ResNet has no attention" in told("masking", "timm:test_resnet", "--classes", "10")
-    assert "unknown threat 'lnf'" in told("masking", trained, "--threat", "lnf:8/255")
-    assert "unknown split 'validation'" in told("masking", trained, "--split", "validation")
+    assert "unknown study 'maskin'. Did you mean 'masking'" in error("maskin")
+    assert "unknown setting of masking 'query'" in error("masking:query=3")
+    assert "masking:queries needs a whole number, got 'x'" in error("masking:queries=x")
+    assert "several with + between them, got '1/2'" in error("masking:iterations=1/2")
+    assert "unknown masking:scaling 'ass'. Did you mean 'aas'" in error("masking:scaling=ass")
+    assert "Masking.steps must be at least 1" in error("masking:steps=0")
+    assert "ResNet has no attention" in error("masking", "timm:test_resnet", "--classes", "10")
+    assert "unknown threat 'lnf'" in error("masking", trained, "--threat", "lnf:8/255")
+    assert "unknown split 'validation'" in error("masking", trained, "--split", "validation")
     assert "unknown study 'msking'. Did you mean 'masking'" in vitadel("studies", "msking")[2]
     assert not (tmp_path / "run").exists()
 
@@ -143,7 +143,7 @@ def gated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: Path, tmp_path: Path) -> None:
+def test_a_study_with_exhibits_runs_and_is_reported(vitadel: Command, gated: Path, tmp_path: Path) -> None:
     words = ("analyze", "tora-gates:images=2,blocks=1", gated, "--data", "digits[:9]", "--run")
     code, out, err = vitadel(*words, tmp_path / "one")
     assert code == 0, err
@@ -158,10 +158,10 @@ def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: P
     assert parts["study"] == {"is": "TORAGates", "images": 2, "blocks": [1]}
     assert "threat" not in parts
 
-    code, told, _ = vitadel(*words, tmp_path / "one", "--json", "--batch", "4")
+    code, printed, _ = vitadel(*words, tmp_path / "one", "--json", "--batch", "4")
     assert code == 0
-    assert "base64" not in told
-    result = json.loads(told)
+    assert "base64" not in printed
+    result = json.loads(printed)
     assert result["shares"]["rob"]["mean"] == [0.5, 0.5]
     assert [one["kind"] for one in result["exhibits"]] == ["pictures", "pictures", "lines", "table"]
     assert "base64" in (tmp_path / "one" / "study" / "result.json").read_text()
@@ -175,7 +175,7 @@ def test_a_study_with_exhibits_from_beginning_to_page(vitadel: Command, gated: P
     assert f"{gated.stem}#joint" in page
 
 
-def test_what_has_no_gates_is_refused(vitadel: Command, trained: Path, gated: Path, tmp_path: Path) -> None:
+def test_models_without_gates_are_refused(vitadel: Command, trained: Path, gated: Path, tmp_path: Path) -> None:
     words = ("--data", "digits[:8]", "--run", tmp_path / "run")
     code, _, err = vitadel("analyze", "tora-gates", trained, *words)
     assert (code, err.count("\n")) == (2, 1)
@@ -219,15 +219,15 @@ def test_settings_of_every_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read("names=,per=head") == Settings(names=(), per=Per.HEAD)
     assert read("against=none,limit=none") == Settings(against=None, limit=None)
     assert read("limit=7") == Settings(limit=7)
-    for text, told in {
-        "deep=yes": "every:deep wants true or false, got 'yes'",
+    for text, message in {
+        "deep=yes": "every:deep needs true or false, got 'yes'",
         "per=haed": "unknown every:per 'haed'. Did you mean 'head'? Known: head, row",
-        "limit=x": "every:limit wants a whole number, got 'x'",
+        "limit=x": "every:limit needs a whole number, got 'x'",
         "share=half": "every:share",
-        "names=a+": "every:names wants a word, got nothing",
+        "names=a+": "every:names needs a word, got nothing",
         "deeper=true": "unknown setting of every 'deeper'. Did you mean 'deep'?",
         "deep": "the setting 'deep' of every has no value. Write every:deep=VALUE",
     }.items():
         with pytest.raises(UsageError) as raised:
             read(text)
-        assert told in str(raised.value)
+        assert message in str(raised.value)

@@ -20,9 +20,9 @@ STAGES = {
 def summary_of(result: tuple[int, str, str]) -> dict[str, object]:
     code, out, err = result
     assert code == 0, err
-    (found,) = json.loads(out)["evaluations"]
-    assert isinstance(found, dict)
-    return found
+    (actual,) = json.loads(out)["evaluations"]
+    assert isinstance(actual, dict)
+    return actual
 
 
 def attacks_of(summary: dict[str, object]) -> list[dict[str, object]]:
@@ -32,7 +32,7 @@ def attacks_of(summary: dict[str, object]) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("suite", ["autoattack", "autoattack-plus"])
-def test_the_suites_run_and_rows_say_to_what_an_image_fell(
+def test_suites_run_and_rows_name_the_attack_that_broke_an_image(
     vitadel: Command, trained: Path, tmp_path: Path, suite: str
 ) -> None:
     words = ("evaluate", trained, "--data", "digits[:40]", "--threat", "linf:200/255", "--run", tmp_path, "--json")
@@ -40,39 +40,39 @@ def test_the_suites_run_and_rows_say_to_what_an_image_fell(
     assert [attack["name"] for attack in attacks_of(summary)] == STAGES[suite]
     assert summary["flags"] == []
     rows = ResultFolder(tmp_path / "eval" / f"{suite}-linf-200_255").rows()
-    wrong = [label != answer for label, answer in zip(rows["label"], rows["clean_prediction"], strict=True)]
+    wrong = [label != prediction for label, prediction in zip(rows["label"], rows["clean_prediction"], strict=True)]
     assert [to == "clean" for to in rows["broken_by"]] == wrong
     assert summary["clean"]["correct"] == 40 - sum(wrong) > 0  # type: ignore[index]
-    # nothing stands at such a radius, and each image fell to one attack, whose last question it was
+    # no image is robust at such a radius, and each is broken by the last query of one attack
     assert summary["robust"]["correct"] == 0  # type: ignore[index]
     for place, attack in enumerate(attacks_of(summary)):
-        fell = [to == attack["name"] for to in rows["broken_by"]]
+        broken = [to == attack["name"] for to in rows["broken_by"]]
         spent = [costs[place] for costs in rows["forwards"]]
-        assert attack["broken"] == sum(fell)
+        assert attack["broken"] == sum(broken)
         assert attack["forwards"] == sum(spent)
         assert attack["tried"] == sum(count > 0 for count in spent)
-        assert all(count > 0 for count, here in zip(spent, fell, strict=True) if here)
+        assert all(count > 0 for count, here in zip(spent, broken, strict=True) if here)
     assert sum(int(str(attack["broken"])) for attack in attacks_of(summary)) == 40 - sum(wrong)
-    for label, answer in zip(rows["label"], rows["prediction"], strict=True):
-        assert label != answer
+    for label, prediction in zip(rows["label"], rows["prediction"], strict=True):
+        assert label != prediction
 
 
 @pytest.mark.slow
-def test_the_suite_for_random_models_scores_shares(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_the_suite_for_randomized_models_scores_shares(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     words = ("evaluate", trained, "--data", "digits[:6]", "--threat", "linf:200/255", "--run", tmp_path, "--json")
     summary = summary_of(vitadel(*words, "--suite", "autoattack-rand"))
     assert [attack["name"] for attack in attacks_of(summary)] == STAGES["autoattack-rand"]
     rows = ResultFolder(tmp_path / "eval" / "autoattack-rand-linf-200_255").rows()
-    # this model answers the same every time, so an image is always right or never
+    # this model is deterministic, so an image is always correct or never
     assert set(rows["clean_correct"]) == {0.0, 1.0}
     assert set(rows["robust"]) == {0.0}
     tried = sum(share > 0 for share in rows["clean_correct"])
     for attack in attacks_of(summary):
-        # 101 questions with 20 draws each; such a search knows no success before its end
+        # 101 queries with 20 samples each; such a search has no success before its end
         assert (attack["tried"], attack["forwards"], attack["backwards"]) == (tried, 2020 * tried, 2020 * tried)
 
 
-def test_the_attack_autoattack_is_its_stages(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_the_attack_autoattack_runs_its_stages(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     common = ("--data", "digits[:30]", "--threat", "linf:200/255", "--seed", "3", "--json")
     alone = summary_of(vitadel("attack", trained, *common, "--attack", "autoattack", "--run", tmp_path / "a"))
     suite = summary_of(vitadel("evaluate", trained, *common, "--suite", "autoattack", "--run", tmp_path / "b"))
@@ -86,7 +86,7 @@ def test_the_attack_autoattack_is_its_stages(vitadel: Command, trained: Path, tm
 @pytest.mark.parametrize(
     ("attack", "forwards", "backwards"),
     [
-        # an image that stands at a tiny radius costs all there is to spend: steps and one question more, per target
+        # at a tiny radius an image is robust and costs the whole budget: the steps and one query more, per target
         ("apgd:steps=7", 8, 8),
         ("apgd:steps=7,targets=9", 9 * 8, 9 * 8),
         ("apgd:steps=7,targets=20,restarts=2", 9 * 8 * 2, 9 * 8 * 2),
@@ -96,23 +96,23 @@ def test_the_attack_autoattack_is_its_stages(vitadel: Command, trained: Path, tm
         ("pgd:steps=5,targets=4", 6 * 4, 6 * 4),
     ],
 )
-def test_attacks_cost_what_they_say(
+def test_attacks_cost_their_declared_passes(
     vitadel: Command, trained: Path, tmp_path: Path, attack: str, forwards: int, backwards: int
 ) -> None:
     words = ("attack", trained, "--data", "digits[:20]", "--threat", "linf:0.00001", "--run", tmp_path, "--json")
     summary = summary_of(vitadel(*words, "--attack", attack))
-    (found,) = attacks_of(summary)
-    assert found["name"] == attack
-    assert found["broken"] == 0
-    assert found["tried"] == summary["clean"]["correct"]  # type: ignore[index]
-    assert found["forwards"] == forwards * int(str(found["tried"]))
-    assert found["backwards"] == backwards * int(str(found["tried"]))
+    (result,) = attacks_of(summary)
+    assert result["name"] == attack
+    assert result["broken"] == 0
+    assert result["tried"] == summary["clean"]["correct"]  # type: ignore[index]
+    assert result["forwards"] == forwards * int(str(result["tried"]))
+    assert result["backwards"] == backwards * int(str(result["tried"]))
     codes = [flag["code"] for flag in summary["flags"]]  # type: ignore[attr-defined]
     assert codes == (["few-classes"] if "targets=20" in attack else [])
     assert "broken_by" in ResultFolder(tmp_path / "eval" / str(summary["name"])).rows()
 
 
-def test_the_precision_of_the_search_decides_no_verdict(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_the_precision_of_the_search_changes_no_verdict(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     common = ("--data", "digits[:40]", "--threat", "linf:60/255", "--json")
     words = ("attack", trained, "--attack", "pgd:steps=10", *common)
     precisions = ("float32", "fp16", "bf16")
@@ -122,9 +122,9 @@ def test_the_precision_of_the_search_decides_no_verdict(vitadel: Command, traine
     tables = [ResultFolder(tmp_path / name / "eval" / "attack-linf-60_255").rows() for name in precisions]
     for table in tables:
         assert table["clean_prediction"] == tables[0]["clean_prediction"]
-        fell = [to == "pgd:steps=10" for to in table["broken_by"]]
-        wrong = [label != answer for label, answer in zip(table["label"], table["prediction"], strict=True)]
+        broken = [to == "pgd:steps=10" for to in table["broken_by"]]
+        wrong = [label != prediction for label, prediction in zip(table["label"], table["prediction"], strict=True)]
         clean = [to == "clean" for to in table["broken_by"]]
-        assert wrong == [a or b for a, b in zip(fell, clean, strict=True)]
+        assert wrong == [a or b for a, b in zip(broken, clean, strict=True)]
     code, _, err = vitadel(*words, "--run", tmp_path / "x", "--precision", "fp8")
     assert (code, err) == (2, "vitadel: unknown precision 'fp8'. Known: bf16, float32, fp16.\n")

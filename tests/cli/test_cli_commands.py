@@ -1,4 +1,4 @@
-"""Every command does what it says and can say it as JSON."""
+"""Every command does what its help describes and can print JSON."""
 
 import json
 import sys
@@ -50,8 +50,8 @@ def test_attack_takes_settings(vitadel: Command, trained: Path, tmp_path: Path) 
     words = ("attack", trained, "--data", "digits[:16]", "--threat", "l2:1.5", "--run", tmp_path / "run", "--json")
     code, out, _ = vitadel(*words, "--attack", "pgd:steps=3,step_size=1/2,loss=margin,schedule=cosine,restarts=2")
     assert code == 0
-    (found,) = json.loads(out)["evaluations"]
-    assert found["threat"] == {"norm": "l2", "eps": 1.5, "text": "l2:1.5"}
+    (result,) = json.loads(out)["evaluations"]
+    assert result["threat"] == {"norm": "l2", "eps": 1.5, "text": "l2:1.5"}
     manifest = Run.open(tmp_path / "run").manifest
     entry = manifest.parts["suite"][0]["attacks"][0]
     assert entry["attack"] == {
@@ -75,15 +75,15 @@ def test_a_targeted_attack(vitadel: Command, trained: Path, tmp_path: Path) -> N
     assert "linf:0.5" in out
 
 
-def test_divergence_from_the_clean_answer(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_kl_divergence_from_the_clean_prediction(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     words = ("attack", trained, "--data", "digits[:16]", "--threat", "linf:0.3", "--run", tmp_path / "run", "--json")
     code, out, _ = vitadel(*words, "--attack", "pgd:steps=5,loss=kl")
     assert code == 0
-    (found,) = json.loads(out)["evaluations"]
-    assert found["robust"]["correct"] < found["clean"]["correct"]
+    (result,) = json.loads(out)["evaluations"]
+    assert result["robust"]["correct"] < result["clean"]["correct"]
 
 
-def test_the_same_command_goes_on_and_another_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_the_same_command_resumes_and_another_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     words = ("evaluate", trained, "--data", "digits[:16]", "--run", tmp_path / "run", "--json")
     first = vitadel(*words, "--threat", "linf:8/255")
     rows = (tmp_path / "run" / "eval" / "quick-linf-8_255" / "rows.parquet").read_bytes()
@@ -92,7 +92,7 @@ def test_the_same_command_goes_on_and_another_is_refused(vitadel: Command, train
     assert (code, out) == (2, "")
     assert err.startswith("vitadel: ")
     assert "belongs to another run; it differs in parts.threat.eps" in err
-    code, _, err = vitadel(*words, "--threat", "linf:8/255", "--keep-images")  # of what has fallen nothing was kept
+    code, _, err = vitadel(*words, "--threat", "linf:8/255", "--keep-images")  # images of broken rows were not kept
     assert code == 2
     assert "belongs to another run; it differs in parts.keep_images" in err
     assert err.count("\n") == 1
@@ -140,7 +140,7 @@ def test_catalogs(vitadel: Command) -> None:
     assert "vitadel:wrn28_10" in json.loads(vitadel("models", "--json")[1])
 
 
-def test_models_measures_one(vitadel: Command) -> None:
+def test_models_describes_one_model(vitadel: Command) -> None:
     code, out, _ = vitadel("models", "timm:deit_tiny_patch16_224", "--classes", "10", "--json")
     about = json.loads(out)
     assert code == 0
@@ -179,7 +179,7 @@ def test_progress_bars_appear_on_a_terminal(
 
 
 @pytest.mark.parametrize("terminal", [False, True])
-def test_alarms_are_shown_as_they_come(
+def test_flags_are_shown_as_they_are_raised(
     vitadel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
@@ -203,7 +203,7 @@ def test_python_minus_m() -> None:
     assert done.stderr == f"vitadel: unknown suite 'nope'. Known: {known}.\n"
 
 
-def test_images_are_prepared_as_the_run_did_however_its_model_is_named(tmp_path: Path) -> None:
+def test_preprocessing_of_a_run_is_used_however_its_model_is_named(tmp_path: Path) -> None:
     options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
     base = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
     for name, model in (("base", base), ("tora", models.tora(base))):
@@ -231,7 +231,7 @@ def test_images_are_prepared_as_the_run_did_however_its_model_is_named(tmp_path:
     assert copied.data.preprocess == parse_preprocess("squash:8")
 
 
-def test_what_a_file_does_not_say_is_said_and_recorded(vitadel: Command, tmp_path: Path) -> None:
+def test_assumptions_about_a_file_are_reported_and_recorded(vitadel: Command, tmp_path: Path) -> None:
     net = models.load("timm:test_vit", num_classes=10, image_size=16, patch_size=4).net
     torch.save(net.state_dict(), tmp_path / "w.pth")
     text = f"timm:test_vit@{tmp_path / 'w.pth'}"
@@ -249,11 +249,11 @@ def test_what_a_file_does_not_say_is_said_and_recorded(vitadel: Command, tmp_pat
     parts = parts_of(tmp_path / "assumed")
     assert parts["assumed"] == {"normalization": half}
     assert parts["model"]["spec"]["normalization"] == half
-    said = ("--mean", "0,0,0", "--std", "1,1,255/255")
-    code, _, err = vitadel(*judge, tmp_path / "said", *said)
+    given = ("--mean", "0,0,0", "--std", "1,1,255/255")
+    code, _, err = vitadel(*judge, tmp_path / "given", *given)
     assert code == 0
     assert "assumed" not in err
-    parts = parts_of(tmp_path / "said")
+    parts = parts_of(tmp_path / "given")
     assert "assumed" not in parts
     assert parts["model"]["spec"]["normalization"] == {"is": "Normalization", "mean": [0.0] * 3, "std": [1.0] * 3}
     code, out, _ = vitadel(*judge, tmp_path / "json", "--json")
@@ -262,7 +262,7 @@ def test_what_a_file_does_not_say_is_said_and_recorded(vitadel: Command, tmp_pat
     assert "assumed" in parts_of(tmp_path / "json")
 
 
-def test_a_study_says_what_it_assumes_too(vitadel: Command, tmp_path: Path) -> None:
+def test_a_study_reports_assumptions_too(vitadel: Command, tmp_path: Path) -> None:
     net = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=4).net
     torch.save(net.state_dict(), tmp_path / "w.pth")
     words = ("analyze", "correlation", f"timm:test_vit@{tmp_path / 'w.pth'}", "--data", "digits[:8]")

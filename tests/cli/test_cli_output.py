@@ -1,4 +1,4 @@
-"""What is printed arrives as it is, wherever it goes; where it cannot go, one line says so."""
+"""Output is printed unchanged to any stream; if that fails, the error is one line."""
 
 import io
 import json
@@ -39,7 +39,7 @@ def ended(monkeypatch: pytest.MonkeyPatch, stdout: object, *words: str) -> objec
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_full_disk_under_the_output_is_one_line(
+def test_a_full_disk_under_the_output_is_a_one_line_error(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if not Path("/dev/full").exists():
@@ -50,7 +50,7 @@ def test_a_full_disk_under_the_output_is_one_line(
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_closed_pipe_ends_a_command_without_a_word(
+def test_a_closed_pipe_ends_a_command_silently(
     words: tuple[str, ...],
     closed_pipe: io.TextIOWrapper,
     monkeypatch: pytest.MonkeyPatch,
@@ -60,31 +60,33 @@ def test_a_closed_pipe_ends_a_command_without_a_word(
     assert capsys.readouterr().err == ""
 
 
-def test_no_output_at_all_is_no_mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_closed_output_streams_are_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ended(monkeypatch, None, "recipes") == 0
     assert capsys.readouterr().err == ""
 
 
-def test_progress_that_cannot_be_printed_ends_nothing(
+def test_unprintable_progress_interrupts_nothing(
     closed_pipe: io.TextIOWrapper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", closed_pipe)
     with show.progress() as notify:
         notify("training", 8, 8, {"loss": 1.0})
-        notify("an alarm", 0, 0, {})
+        notify("a flag", 0, 0, {})
     show.note("a word")
     monkeypatch.setattr(sys, "stderr", io.StringIO())
 
 
-def test_what_an_encoding_lacks_is_spelled_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_missing_from_an_encoding_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     raw = io.BytesIO()
-    monkeypatch.setattr("vitadel.cli.show.items", lambda found: show.line("caf\u00e9 \udce9"))
+    monkeypatch.setattr("vitadel.cli.show.items", lambda result: show.line("caf\u00e9 \udce9"))
     assert ended(monkeypatch, io.TextIOWrapper(raw, encoding="ascii"), "recipes") == 0
     assert raw.getvalue() == b"caf\\xe9 \\udce9\n"
 
 
 @pytest.mark.parametrize("text", ["[/b]", "[red]", ":cat:", "C:\\", "\\[b]", "[link=x]y"])
-def test_names_in_tables_are_no_markup(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_in_tables_are_not_markup(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     show.table(f"folder:/{text}/x", ["split", text], [["test", f"{text}{text}"]])
     title, _, heads, _, row, _ = capsys.readouterr().out.splitlines()
     assert title.strip() == f"folder:/{text}/x"
@@ -93,7 +95,7 @@ def test_names_in_tables_are_no_markup(text: str, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("text", ["[/b] of [red]", ":cat:"])
-def test_names_in_progress_bars_are_no_markup(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_in_progress_bars_are_not_markup(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -107,7 +109,7 @@ def test_names_in_progress_bars_are_no_markup(text: str, monkeypatch: pytest.Mon
     assert f"bar {text}" in terminal.getvalue()
 
 
-def test_names_that_are_too_long_are_one_line(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_overlong_names_are_a_one_line_error(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     long = tmp_path / ("x" * 300)
     evaluate = ("evaluate", trained, "--data", "digits[:8]", "--suite", "clean")
     for words in (
@@ -127,7 +129,7 @@ def test_names_that_are_too_long_are_one_line(vitadel: Command, trained: Path, t
     assert not (tmp_path / "run").exists()
 
 
-def test_a_damaged_log_is_told_and_no_number_is_read_from_it(vitadel: Command, tmp_path: Path) -> None:
+def test_a_damaged_log_is_reported_and_not_read(vitadel: Command, tmp_path: Path) -> None:
     short = ("--set", "plan.epochs=1", "--set", "plan.warmup_epochs=0", "--json")
     words = ("train", "digits-standard", "--data", "digits[:64]", "--run", tmp_path / "run", *short)
     assert vitadel(*words)[0] == 0

@@ -1,4 +1,4 @@
-"""Two processes share the images of one run and end with the verdicts of one."""
+"""Two processes share the images of one run and give the verdicts of one."""
 
 import json
 import os
@@ -20,7 +20,7 @@ DEADLINE = 200.0
 # three more than a multiple of both ranks times the batch
 WORDS = ("--data", "digits[:131]", "--threat", "linf:12/255", "--attack", "pgd:steps=4")
 NAME = "attack-linf-12_255"
-PAGE = ("tables/pgd_steps=4-", 2)  # where a process dies: at the second portion of the attack's rows
+SECOND_PART = ("tables/pgd_steps=4-", 2)  # where a process is killed: at the second part of the attack's rows
 VERDICT = ("index", "id", "label", "clean_prediction", "prediction", "broken_by", "distance", "forwards", "backwards")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--", "vitadel")
 
@@ -32,7 +32,7 @@ def free_port() -> str:
 
 
 def rank(number: int, port: str) -> dict[str, str]:
-    """What a launcher tells a process."""
+    """The environment that a launcher gives a process."""
     place = {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
     return {**place, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "ACCELERATE_USE_CPU": "true"}
 
@@ -44,11 +44,11 @@ def ended(*processes: ForkServerProcess) -> list[int | None]:
 
 
 def same_verdicts(one: Path, other: Path) -> None:
-    expected, found = (ResultFolder(folder / "eval" / NAME).rows() for folder in (one, other))
+    expected, result = (ResultFolder(folder / "eval" / NAME).rows() for folder in (one, other))
     assert expected["index"] == list(range(131))
     assert set(expected["broken_by"]) == {"", "clean", "pgd:steps=4"}
     for column in VERDICT:
-        assert found[column] == expected[column], column
+        assert result[column] == expected[column], column
     summaries = [ResultFolder(folder / "eval" / NAME).read_verified()[0] for folder in (one, other)]
     for summary in summaries:
         summary.pop("seconds")
@@ -57,7 +57,7 @@ def same_verdicts(one: Path, other: Path) -> None:
     assert summaries[0] == summaries[1]
 
 
-def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: Path, tmp_path: Path) -> None:
+def test_two_ranks_match_one_rank_also_after_an_interruption(start: Start, trained: Path, tmp_path: Path) -> None:
     words = ("attack", trained, *WORDS, "--batch", "32", "--run")
     one = start(*words, tmp_path / "one")
     port = free_port()
@@ -65,8 +65,8 @@ def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: P
     assert ended(one, *two) == [0, 0, 0]
     same_verdicts(tmp_path / "one", tmp_path / "two")
 
-    # one process dies half-way, two go on
-    assert ended(start(*words, tmp_path / "more", dies_at=PAGE, lines=4)) == [-signal.SIGKILL]
+    # one process is killed half-way, two resume
+    assert ended(start(*words, tmp_path / "more", killed_at=SECOND_PART, lines=4)) == [-signal.SIGKILL]
     left = ResultFolder(tmp_path / "more" / "eval" / NAME).read("pgd:steps=4")["index"]
     assert len(left) == 4
     port = free_port()
@@ -75,13 +75,14 @@ def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: P
 
     # a folder that is another run's is refused by both, and neither waits for the other
     port, other = free_port(), ("--seed", "1", "--run", tmp_path / "one")
-    asked = [start(*words[:-1], *other, environment=rank(number, port)) for number in (0, 1)]
-    assert ended(*asked) == [2, 2]
+    refused = [start(*words[:-1], *other, environment=rank(number, port)) for number in (0, 1)]
+    assert ended(*refused) == [2, 2]
 
-    # two processes die half-way, one goes on
+    # two processes are killed half-way, one resumes
     port = free_port()
     dying = [
-        start(*words, tmp_path / "less", dies_at=PAGE, lines=3, environment=rank(number, port)) for number in (0, 1)
+        start(*words, tmp_path / "less", killed_at=SECOND_PART, lines=3, environment=rank(number, port))
+        for number in (0, 1)
     ]
     assert ended(*dying) == [-signal.SIGKILL, -signal.SIGKILL]
     left = ResultFolder(tmp_path / "less" / "eval" / NAME).read("pgd:steps=4")["index"]
@@ -92,7 +93,7 @@ def test_two_ranks_find_what_one_does_also_after_a_kill(start: Start, trained: P
 
 
 @pytest.mark.slow
-def test_a_launch_by_torchrun_speaks_once(start: Start, trained: Path, tmp_path: Path) -> None:
+def test_a_launch_by_torchrun_prints_once(start: Start, trained: Path, tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
     words = ("attack", str(trained), *WORDS)
     assert ended(start(*words, "--run", tmp_path / "one")) == [0]

@@ -1,4 +1,4 @@
-"""Models compared from the command line: evaluated, put beside each other, and written down as tables."""
+"""Models compared from the command line: evaluated, compared, and exported as tables."""
 
 import csv
 import json
@@ -26,14 +26,14 @@ def test_models_are_compared_with_a_baseline_and_written_as_tables(
 ) -> None:
     out, tables = tmp_path / "page.html", tmp_path / "tables"
     words = ("report", *evaluated, "--out", out, "--tables", tables)
-    code, said, _ = vitadel(*words, "--baseline", "digits-standard")
+    code, printed, _ = vitadel(*words, "--baseline", "digits-standard")
     assert code == 0
-    assert said.splitlines()[0] == str(out)
+    assert printed.splitlines()[0] == str(out)
     written = sorted(path.name for path in tables.iterdir())
     assert written == ["comparison.csv", "comparison.json", "comparison.md", "comparison.tex", "figures"]
-    told = json.loads((tables / "comparison.json").read_text())
-    assert [column["key"] for column in told["columns"]] == ["clean", "best-known linf:16/255"]
-    by_name = {model["model"]: model for model in told["models"]}
+    exported = json.loads((tables / "comparison.json").read_text())
+    assert [column["key"] for column in exported["columns"]] == ["clean", "best-known linf:16/255"]
+    by_name = {model["model"]: model for model in exported["models"]}
     manifest = json.loads((evaluated[1] / "manifest.json").read_text())
     assert by_name["timm:test_vit"]["parameters"] == manifest["parts"]["model"]["parameters"] > 100_000
     summary = json.loads((evaluated[0] / "eval" / "quick-linf-16_255" / "summary.json").read_text())
@@ -49,7 +49,7 @@ def test_models_are_compared_with_a_baseline_and_written_as_tables(
     assert "baseline" in page
 
 
-def test_mistakes_of_a_comparison_end_with_one_line(vitadel: Command, evaluated: list[Path], tmp_path: Path) -> None:
+def test_errors_of_a_comparison_are_one_line(vitadel: Command, evaluated: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     code, _, err = vitadel("report", *evaluated, "--out", out, "--baseline", "digits-standart")
     assert (code, err.count("\n")) == (2, 1)
@@ -58,5 +58,5 @@ def test_mistakes_of_a_comparison_end_with_one_line(vitadel: Command, evaluated:
     (tmp_path / "file").write_text("mine")
     code, _, err = vitadel("report", *evaluated, "--out", out, "--tables", tmp_path / "file")
     assert code == 2
-    assert "--tables wants a folder, got the file" in err
+    assert "--tables needs a folder, got the file" in err
     assert not out.exists()

@@ -1,4 +1,4 @@
-"""`--scaling`: how it is spelled, what it shows, what it refuses."""
+"""`--scaling`: its spellings, output and refusals."""
 
 import json
 from collections.abc import Callable
@@ -26,11 +26,11 @@ Command = Callable[..., tuple[int, str, str]]
         ("manual", Scaling.manual()),
     ],
 )
-def test_spellings(text: str, scaling: Scaling) -> None:
+def test_spellings_of_the_scaling_option(text: str, scaling: Scaling) -> None:
     assert parse_scaling(text) == scaling
 
 
-def test_model_and_rescaled_model_are_told_apart(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_model_and_rescaled_model_are_distinguished(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     words: tuple[str | Path, ...] = (
         "attack",
         trained,
@@ -61,7 +61,7 @@ def test_model_and_rescaled_model_are_told_apart(vitadel: Command, trained: Path
     assert "scaling" in err
 
 
-def test_clean_accuracy_is_the_models_own(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_clean_accuracy_is_of_the_unscaled_model(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     words = ("evaluate", trained, "--data", "digits[:16]", "--threat", "linf:4/255", "--suite", "clean,quick")
     code, out, _ = vitadel(*words, "--scaling", "0.5", "--run", tmp_path / "run")
     assert code == 0
@@ -74,14 +74,16 @@ def test_clean_accuracy_is_the_models_own(vitadel: Command, trained: Path, tmp_p
     [
         (("--scaling", "lpips"), "unknown scaling 'lpips'. Known: aas"),
         (("--scaling", "aas:step=3"), "unknown setting of aas 'step'"),
-        (("--scaling", "aas:steps=few"), "aas:steps wants a whole number, got 'few'"),
+        (("--scaling", "aas:steps=few"), "aas:steps needs a whole number, got 'few'"),
         (("--scaling", "aas:keep=best"), "unknown Scaling.keep 'best'"),
         (("--scaling", "0"), "Scaling.grid[0] must be positive, got 0.0"),
         (("--scaling", "aas", "--precision", "fp16"), "float32, got precision='fp16'. Leave it out"),
         (("--scaling", "aas", "--compile"), "compiled code does not see taps. Leave compile out"),
     ],
 )
-def test_mistakes(vitadel: Command, trained: Path, tmp_path: Path, more: tuple[str, ...], words: str) -> None:
+def test_invalid_arguments_are_refused(
+    vitadel: Command, trained: Path, tmp_path: Path, more: tuple[str, ...], words: str
+) -> None:
     common = ("attack", trained, "--data", "digits[:8]", "--attack", "fgsm", "--run", tmp_path / "run")
     code, _, err = vitadel(*common, *more)
     assert code == 2
@@ -92,7 +94,7 @@ def test_networks_without_attention_are_refused(vitadel: Command, tmp_path: Path
     common = ("--classes", "10", "--data", "digits[:8]", "--attack", "fgsm", "--run", tmp_path / "run")
     code, _, err = vitadel("attack", "timm:resnet18", *common, "--scaling", "aas")
     assert code == 2
-    assert "ResNet has no attention Vitadel knows" in err
+    assert "ResNet has no attention Vitadel supports" in err
 
 
 def test_catalog(vitadel: Command) -> None:
@@ -105,5 +107,5 @@ def test_catalog(vitadel: Command) -> None:
     assert vitadel("scalings", "aas-figurative")[0] == 2
 
 
-def test_settings_that_are_words_are_read_as_words() -> None:
+def test_text_settings_are_read_as_text() -> None:
     assert parse_attack("autoattack:version=plus") == AutoAttack("plus")

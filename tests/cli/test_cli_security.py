@@ -1,4 +1,4 @@
-"""What SECURITY.md says of commands: no connection is opened, and no program is started but git."""
+"""Commands as SECURITY.md describes them: they open no connection and start no program but git."""
 
 import socket
 import subprocess
@@ -21,9 +21,9 @@ def test_commands_open_no_connection_and_start_git_alone(
 
     def connect(*args: object) -> None:
         opened.append(args)
-        raise OSError("the network was asked for")
+        raise OSError("the network was used")
 
-    def noted(self: object, words: list[str], *args: object, **kwargs: object) -> None:
+    def recorded(self: object, words: list[str], *args: object, **kwargs: object) -> None:
         started.append(words[0])
         start(self, words, *args, **kwargs)  # type: ignore[call-overload]
 
@@ -34,7 +34,7 @@ def test_commands_open_no_connection_and_start_git_alone(
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket.socket, "connect_ex", connect)
     monkeypatch.setattr(socket, "getaddrinfo", connect)
-    monkeypatch.setattr(subprocess.Popen, "__init__", noted)
+    monkeypatch.setattr(subprocess.Popen, "__init__", recorded)
     monkeypatch.setattr(timm, "create_model", unpublished)
     short = ("--set", "plan.epochs=1", "--set", "plan.warmup_epochs=0", "--data", "digits[:32]")
     judge = ("--data", "digits[:8]", "--run")

@@ -1,4 +1,4 @@
-"""Suites with settings from the command line: interrupted for real, two processes, bad images, mistakes."""
+"""Suites with settings from the command line: interrupted, two processes, bad images, errors."""
 
 import json
 import signal
@@ -38,7 +38,7 @@ def without_time(summary: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in summary.items() if key != "seconds"}
 
 
-def test_a_suite_from_beginning_to_page(vitadel: Command, model: Path, tmp_path: Path) -> None:
+def test_a_suite_runs_and_is_reported(vitadel: Command, model: Path, tmp_path: Path) -> None:
     words = ("evaluate", model, "--data", "digits[:12]", "--suite", f"clean,{SUITE},gray-level:steps=2", "--run")
     code, out, err = vitadel(*words, tmp_path / "run")
     assert code == 0, err
@@ -59,10 +59,12 @@ def test_a_suite_from_beginning_to_page(vitadel: Command, model: Path, tmp_path:
     assert vitadel("report", tmp_path / "run", "--out", tmp_path / "page.html")[0] == 0
 
 
-def test_a_suite_killed_and_shared_by_ranks_ends_the_same(start: Start, model: Path, tmp_path: Path) -> None:
+def test_a_suite_killed_and_resumed_on_two_ranks_gives_the_same_result(
+    start: Start, model: Path, tmp_path: Path
+) -> None:
     words = ("evaluate", model, "--data", "digits[:31]", "--suite", SUITE, "--skip-unreadable", "--run")
     whole = start(*words, tmp_path / "whole", "--batch", "64")
-    killed = start(*words, tmp_path / "killed", "--batch", "7", dies_at=("tables/fog-5/", 1))
+    killed = start(*words, tmp_path / "killed", "--batch", "7", killed_at=("tables/fog-5/", 1))
     for process in (whole, killed):
         process.join(DEADLINE)
     assert (whole.exitcode, killed.exitcode) == (0, -signal.SIGKILL)
@@ -80,9 +82,9 @@ def test_a_suite_killed_and_shared_by_ranks_ends_the_same(start: Start, model: P
     for process in pair:
         process.join(DEADLINE)
     assert [process.exitcode for process in pair] == [0, 0]
-    expected, found = (ResultFolder(tmp_path / run / "eval" / "corruptions") for run in ("whole", "killed"))
-    assert found.rows() == expected.rows()
-    assert without_time(found.read_verified()[0]) == without_time(expected.read_verified()[0])
+    expected, result = (ResultFolder(tmp_path / run / "eval" / "corruptions") for run in ("whole", "killed"))
+    assert result.rows() == expected.rows()
+    assert without_time(result.read_verified()[0]) == without_time(expected.read_verified()[0])
 
 
 def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_a_damaged_image_is_named_and_skipped_only_on_request(vitadel: Command, 
     assert Run.open(tmp_path / "run").manifest.parts["skipped"] == ["test/b/3.png: cannot be read"]
 
 
-def test_another_file_by_the_same_name_is_another_run(vitadel: Command, model: Path, tmp_path: Path) -> None:
+def test_another_file_of_the_same_name_is_another_run(vitadel: Command, model: Path, tmp_path: Path) -> None:
     def write(seed: int) -> None:
         options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
         other = load("timm:test_vit", num_classes=10, image_size=16, patch_size=4, options=options, seed=seed)
@@ -138,7 +140,7 @@ def test_another_file_by_the_same_name_is_another_run(vitadel: Command, model: P
         assert "belongs to another run; it differs in parts.files" in err
 
 
-def test_what_there_is(vitadel: Command) -> None:
+def test_suites_are_listed_and_described(vitadel: Command) -> None:
     known = json.loads(vitadel("suites", "--json")[1])
     assert {"quick", "corruptions", "gray-level", "spatial", "transfer", "shape-bias", "imagenet-a"} <= set(known)
     assert json.loads(vitadel("suites", "spatial", "--json")[1])["rotations"] == 31
@@ -164,7 +166,7 @@ def test_commas_separate_suites_and_settings() -> None:
         "quick:steps=3": "the suite quick runs attacks and has no settings",
         "quick,steps=3": "the suite quick runs attacks and has no settings",
         "corruptions:severity=3": "unknown setting of corruptions 'severity'. Did you mean 'severities'?",
-        "corruptions:jpeg=x": "corruptions:jpeg wants a whole number, got 'x'",
+        "corruptions:jpeg=x": "corruptions:jpeg needs a whole number, got 'x'",
         "imagenet-a:label_space=some": "unknown imagenet-a:label_space 'some'. Known: all, subset",
         "clean,clean": "the suite clean is named twice",
     }.items():
@@ -173,7 +175,7 @@ def test_commas_separate_suites_and_settings() -> None:
         assert message in str(raised.value)
 
 
-def test_mistakes(vitadel: Command, model: Path, trained: Path, tmp_path: Path) -> None:
+def test_invalid_arguments_are_refused(vitadel: Command, model: Path, trained: Path, tmp_path: Path) -> None:
     def error_of(suite: str, data: str = "digits[:4]", *more: str | Path, of: Path = model) -> str:
         words = ("evaluate", of, "--data", data, "--suite", suite, "--run", tmp_path / "run", *more)
         code, out, err = vitadel(*words)

@@ -1,4 +1,4 @@
-"""`vitadel sweep` and `vitadel sweeps`: what is printed, what is refused, and which code it ends with."""
+"""`vitadel sweep` and `vitadel sweeps`: output, refusals and exit codes."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ QUICK = ("--data", "digits[:64]", "--set", "plan.epochs=1", "--set", "plan.warmu
 SWEEP = ("sweep", "digits-standard", *QUICK)
 
 
-def test_a_sweep_is_trained_judged_shown_and_reported(vitadel: Command, tmp_path: Path) -> None:
+def test_a_sweep_is_trained_evaluated_shown_and_reported(vitadel: Command, tmp_path: Path) -> None:
     words = (*SWEEP, "--axis", "weight-decay=0.05,0.5", "--suite", "quick", "--threat", "linf:0.05", "--run")
     code, out, _ = vitadel(*words, tmp_path / "run", "--json")
     assert code == 0
@@ -43,7 +43,7 @@ def test_a_sweep_is_trained_judged_shown_and_reported(vitadel: Command, tmp_path
     assert f'<span class="value best">{100 * kept:.1f}</span>' in section
 
 
-def test_a_failure_is_told_and_ends_with_code_2(vitadel: Command, tmp_path: Path) -> None:
+def test_a_failure_is_reported_with_exit_code_2(vitadel: Command, tmp_path: Path) -> None:
     words = (*SWEEP, "--axis", "plan.optimizer.lr=1e30,1e-3", "--run", tmp_path / "run")
     code, out, err = vitadel(*words, "--json")
     assert code == 2
@@ -56,7 +56,7 @@ def test_a_failure_is_told_and_ends_with_code_2(vitadel: Command, tmp_path: Path
     assert "✗ the loss is no longer finite" in (tmp_path / "page.html").read_text()
 
 
-def test_mistakes_are_one_line_and_leave_nothing_behind(vitadel: Command, tmp_path: Path) -> None:
+def test_errors_are_one_line_and_leave_no_files(vitadel: Command, tmp_path: Path) -> None:
     run = ("--run", tmp_path / "run")
     for words, message in (
         (("sweep", "digits-standart", "--axis", "seed=0"), "unknown recipe 'digits-standart'. Did you mean"),
@@ -89,7 +89,7 @@ def test_published_sweeps_are_listed_and_shown(vitadel: Command) -> None:
     assert "Did you mean 'debenedetti2022-table4'" in vitadel("sweeps", "debenedetti2022-table-4")[2]
 
 
-def test_a_published_sweep_brings_its_axes_and_numbers(
+def test_a_published_sweep_has_its_axes_and_numbers(
     vitadel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vitadel.recipes import published_tables

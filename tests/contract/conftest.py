@@ -1,4 +1,4 @@
-"""What every attack and every threat is held against: one row per attack, one per threat, and an exact solver.
+"""The tables of the contract tests: one row per attack, one per threat, and an exact solver.
 
 A new attack or threat is one line in the tables below; `test_contract_tables.py` fails until it is there.
 """
@@ -50,7 +50,7 @@ ATTACKS: dict[str, Attack] = {
     "apgd": APGD(steps=4),
     "apgd-restarts": APGD(steps=2, restarts=2),
     "apgd-t": APGD(steps=3, targets=3),
-    "apgd-draws": APGD(steps=2, eot_samples=2),
+    "apgd-eot": APGD(steps=2, eot_samples=2),
     "apgd-wide": APGD(steps=5, use_larger_eps=True),
     "fab": FAB(steps=3),
     "fab-t": FAB(steps=3, targets=3),
@@ -61,13 +61,13 @@ ATTACKS: dict[str, Attack] = {
 }
 
 
-def _brings_its_own_goal(attack: Attack) -> bool:
-    """Whether the attack wants any wrong class and nothing else."""
+def _supports_untargeted_goals_only(attack: Attack) -> bool:
+    """Whether the attack supports untargeted goals only."""
     return isinstance(attack, FAB | GAMA | AutoAttack) or (isinstance(attack, APGD | PGD) and attack.targets > 0)
 
 
-CHOOSY = {name: attack for name, attack in ATTACKS.items() if _brings_its_own_goal(attack)}
-EASY = {name: attack for name, attack in ATTACKS.items() if name not in CHOOSY}
+UNTARGETED_ONLY = {name: attack for name, attack in ATTACKS.items() if _supports_untargeted_goals_only(attack)}
+ANY_GOAL = {name: attack for name, attack in ATTACKS.items() if name not in UNTARGETED_ONLY}
 CLIMBERS = {name: attack for name, attack in ATTACKS.items() if not isinstance(attack, Square)}
 
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.6), "l1": L1(3.0)}
@@ -78,21 +78,21 @@ def attack(request: pytest.FixtureRequest) -> Attack:
     return request.param
 
 
-@pytest.fixture(params=EASY.values(), ids=list(EASY))
-def easy_attack(request: pytest.FixtureRequest) -> Attack:
+@pytest.fixture(params=ANY_GOAL.values(), ids=list(ANY_GOAL))
+def any_goal_attack(request: pytest.FixtureRequest) -> Attack:
     """An attack that takes any goal."""
     return request.param
 
 
-@pytest.fixture(params=CHOOSY.values(), ids=list(CHOOSY))
-def choosy_attack(request: pytest.FixtureRequest) -> Attack:
+@pytest.fixture(params=UNTARGETED_ONLY.values(), ids=list(UNTARGETED_ONLY))
+def untargeted_only_attack(request: pytest.FixtureRequest) -> Attack:
     """An attack that takes only the goal of any wrong class."""
     return request.param
 
 
 @pytest.fixture(params=CLIMBERS.values(), ids=list(CLIMBERS))
 def gradient_attack(request: pytest.FixtureRequest) -> Attack:
-    """An attack that asks for gradients."""
+    """An attack that uses gradients."""
     return request.param
 
 
@@ -123,7 +123,7 @@ def batch(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def pixels() -> Callable[[int, torch.dtype], Tensor]:
-    """Images of which a third of the values lie on the box."""
+    """Images of which a third of the values are 0 or 1."""
 
     def draw(batch: int, dtype: torch.dtype) -> Tensor:
         wide = torch.rand(batch, *SHAPE, dtype=dtype, generator=torch.Generator().manual_seed(batch))
@@ -151,10 +151,10 @@ def net() -> MakeNet:
     return make
 
 
-class Ripples(nn.Module):
-    """Logits of six classes that ripple with the pixels, and a lead for class 0.
+class IrregularModel(nn.Module):
+    """Logits of six classes that vary with the pixels, and a margin for class 0.
 
-    Where a search sets out and what it aims at decides how far it gets.
+    Start and objective of a search decide its result.
     """
 
     def __init__(self, logit_difference: float) -> None:
@@ -170,39 +170,39 @@ class Ripples(nn.Module):
 
 @pytest.fixture
 def ripples() -> Callable[[float], nn.Module]:
-    return Ripples
+    return IrregularModel
 
 
 @pytest.fixture
 def support() -> Support:
-    """The most a linear function can grow inside ball and box: max of slope.(c - x0) over allowed c, in closed form."""
+    """The largest increase of a linear function inside ball and box, in closed form."""
 
-    def linf(eps: float, steep: Array, room: Array) -> Array:
-        return np.minimum(room, eps)
+    def linf(eps: float, steep: Array, slack: Array) -> Array:
+        return np.minimum(slack, eps)
 
-    def l1(eps: float, steep: Array, room: Array) -> Array:
+    def l1(eps: float, steep: Array, slack: Array) -> Array:
         """A fractional knapsack: the steepest values first, each as far as the box lets it."""
         order = np.argsort(-steep)
-        filled = np.concatenate([[0.0], np.cumsum(room[order])[:-1]])
-        moved = np.empty_like(room)
-        moved[order] = np.clip(eps - filled, 0, room[order])
+        filled = np.concatenate([[0.0], np.cumsum(slack[order])[:-1]])
+        moved = np.empty_like(slack)
+        moved[order] = np.clip(eps - filled, 0, slack[order])
         return moved
 
-    def l2(eps: float, steep: Array, room: Array) -> Array:
-        """Water-filling: min(room, t * steep) for the one t that uses up the budget."""
-        if np.linalg.norm(room[steep > 0]) <= eps:
-            return room
-        order = np.argsort(room / np.maximum(steep, 1e-300))
-        full = np.concatenate([[0.0], np.cumsum(room[order] ** 2)[:-1]])
+    def l2(eps: float, steep: Array, slack: Array) -> Array:
+        """Water-filling: min(slack, t * steep) for the one t that uses up the budget."""
+        if np.linalg.norm(slack[steep > 0]) <= eps:
+            return slack
+        order = np.argsort(slack / np.maximum(steep, 1e-300))
+        full = np.concatenate([[0.0], np.cumsum(slack[order] ** 2)[:-1]])
         left = np.cumsum(steep[order][::-1] ** 2)[::-1]
         # the budget is spent by the t of the first stretch whose own values are not yet full
         t = np.sqrt(np.maximum(eps**2 - full, 0) / np.maximum(left, 1e-300))
-        first = int(np.argmax(t * steep[order] <= room[order]))
-        return np.minimum(room, t[first] * steep)
+        first = int(np.argmax(t * steep[order] <= slack[order]))
+        return np.minimum(slack, t[first] * steep)
 
-    def best(threat: Threat, slope: Array, x0: Array) -> float:
+    def best(threat: Threat, gradient: Array, x0: Array) -> float:
         solver = {Linf: linf, L1: l1, L2: l2}[type(threat)]
-        steep, room = np.abs(slope), np.where(slope > 0, 1 - x0, x0)
-        return float((steep * solver(threat.eps, steep, room)).sum())
+        steep, slack = np.abs(gradient), np.where(gradient > 0, 1 - x0, x0)
+        return float((steep * solver(threat.eps, steep, slack)).sum())
 
     return best

@@ -1,4 +1,4 @@
-"""AutoAttack with its published budgets: what they are, what they cost, and that they see an exact radius.
+"""AutoAttack with its published budgets: their settings, their costs, and their success at an exact radius.
 
 Shape letters: B images, K classes.
 """
@@ -41,8 +41,8 @@ class Planes(nn.Module):
         """The distance from gray to the nearest of nine planes, in closed form: the box is out of reach."""
         gray_K = self.bias + 0.5 * self.weight.sum(1)
         dual = {Linf: 1.0, L2: 2.0, L1: float("inf")}[type(threat)]
-        slopes_K = (self.weight[1:] - self.weight[0]).norm(p=dual, dim=1)
-        return float(((gray_K[0] - gray_K[1:]) / slopes_K).min())
+        norms_K = (self.weight[1:] - self.weight[0]).norm(p=dual, dim=1)
+        return float(((gray_K[0] - gray_K[1:]) / norms_K).min())
 
 
 GRAY = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64)
@@ -50,7 +50,7 @@ LABEL = torch.tensor([0])
 
 
 def evaluations(stage: Stage, threat: Threat, classes: int) -> int:
-    """How many points a stage looks at in an image that never falls."""
+    """How many points a stage evaluates for a robust image."""
     assert isinstance(stage.attack, IterativeAttack)
     return stage.attack.restarts * stage.attack.num_branches(classes) * stage.attack.num_steps(threat)
 
@@ -79,25 +79,27 @@ def evaluations(stage: Stage, threat: Threat, classes: int) -> int:
     ids=["standard-linf", "standard-l2", "standard-l1", "plus", "rand"],
 )
 def test_published_budgets(attack: AutoAttack, threat: Threat, expected: dict[str, int]) -> None:
-    found = {stage.name: evaluations(stage, threat, classes=10) for stage in attack.stages(threat)}
-    assert list(found.items()) == list(expected.items())
+    result = {stage.name: evaluations(stage, threat, classes=10) for stage in attack.stages(threat)}
+    assert list(result.items()) == list(expected.items())
 
 
 def test_fewer_classes_leave_fewer_targets() -> None:
-    found = {stage.name: evaluations(stage, Linf(0.1), classes=4) for stage in AutoAttack().stages(Linf(0.1))}
-    assert found == {"apgd-ce": 101, "apgd-t": 3 * 101, "fab-t": 3 * 101, "square": 5001}
+    result = {stage.name: evaluations(stage, Linf(0.1), classes=4) for stage in AutoAttack().stages(Linf(0.1))}
+    assert result == {"apgd-ce": 101, "apgd-t": 3 * 101, "fab-t": 3 * 101, "square": 5001}
 
 
-def test_each_stage_climbs_its_published_loss() -> None:
+def test_each_stage_maximizes_its_published_loss() -> None:
     losses = {stage.name: stage.loss for stage in AutoAttackPlus().stages(Linf(0.1))}
     assert (losses["apgd-ce"], losses["apgd-dlr"], losses["square"]) == (cross_entropy, dlr, margin)
-    draws = [stage.attack.eot_samples for stage in AutoAttackRand().stages(Linf(0.1)) if isinstance(stage.attack, APGD)]
-    assert draws == [20, 20]
+    samples = [
+        stage.attack.eot_samples for stage in AutoAttackRand().stages(Linf(0.1)) if isinstance(stage.attack, APGD)
+    ]
+    assert samples == [20, 20]
 
 
 @pytest.mark.slow
-def test_an_image_inside_its_radius_stands_and_costs_the_whole_budget() -> None:
-    """APGD: 101 + 909 gradients. FAB: 909, with a question each. Rivals twice, a look after each stage, a verdict."""
+def test_a_robust_image_costs_the_whole_budget() -> None:
+    """APGD: 101 + 909 gradients. FAB: 909, with a query each. Two ranking queries, one after each stage, a verdict."""
     model = Planes()
     threat = Linf(0.98 * model.radius(Linf(0.1)))
     result = AutoAttack()(model, GRAY, Untargeted(LABEL), threat, seed=0)
@@ -108,10 +110,10 @@ def test_an_image_inside_its_radius_stands_and_costs_the_whole_budget() -> None:
 
 
 @pytest.mark.slow
-def test_the_version_for_random_models_averages_twenty_gradients() -> None:
+def test_the_randomized_version_averages_twenty_gradients() -> None:
     """103 points in L1, because each phase of the wide start has one more than it has steps.
 
-    DLR takes three classes, so a stage that climbs it first asks how many there are.
+    DLR takes three classes, so a stage that maximizes it first queries their number.
     """
     model = Planes()
     result = AutoAttackRand()(model, GRAY, Untargeted(LABEL), L1(0.98 * model.radius(L1(1.0))), seed=0)
@@ -130,7 +132,7 @@ def test_the_version_for_random_models_averages_twenty_gradients() -> None:
     ],
     ids=lambda value: value.version if isinstance(value, AutoAttack) else type(value).__name__,
 )
-def test_an_image_beyond_its_radius_falls(attack: AutoAttack, kind: Threat) -> None:
+def test_an_image_beyond_its_radius_is_broken(attack: AutoAttack, kind: Threat) -> None:
     model = Planes()
     eps = 1.02 * model.radius(kind)
     result = attack(model, GRAY, Untargeted(LABEL), with_eps(kind, eps), seed=0)
@@ -151,8 +153,8 @@ class ThreeStages(AutoAttack):
         )
 
 
-def test_a_cascade_finds_what_its_stages_find_alone(threat: Threat, ripples: Callable[[float], nn.Module]) -> None:
-    """Every stage has its own random numbers, whoever is left for it."""
+def test_a_cascade_breaks_what_its_stages_break_alone(threat: Threat, ripples: Callable[[float], nn.Module]) -> None:
+    """Every stage has its own random numbers, whichever images are left for it."""
     cascade, small = ThreeStages(), with_eps(threat, 0.3 * threat.eps)
     x0 = torch.rand(24, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     label_B, rng, more = torch.zeros(24, dtype=torch.int64), RandomStreams.of(8, torch.arange(24)), 0
@@ -163,5 +165,5 @@ def test_a_cascade_finds_what_its_stages_find_alone(threat: Threat, ripples: Cal
             alone.append(model(small.project(x, x0)).argmax(1) != 0)
         together = cascade(model, x0, Untargeted(label_B), small, seed=8).success
         assert together.tolist() == torch.stack(alone).any(0).tolist()
-        more += int(together.sum()) - max(int(fell.sum()) for fell in alone)
+        more += int(together.sum()) - max(int(broken.sum()) for broken in alone)
     assert more > 0, "one stage found everything, so nothing was tested"

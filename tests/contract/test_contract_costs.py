@@ -1,4 +1,4 @@
-"""Every attack says exactly what it cost, and what its gradients gave away about the model.
+"""Every attack counts its passes exactly, and flags zero gradients.
 
 Shape letters: B images.
 """
@@ -17,7 +17,7 @@ Pixels = Callable[[int, torch.dtype], Tensor]
 
 
 class Meter(nn.Module):
-    """A linear model that counts the images sent through it, both ways; its lead says how hard it is to fool."""
+    """A linear model that counts its forward and backward passes; the margin of its logits sets how robust it is."""
 
     def __init__(self, logit_difference: float) -> None:
         super().__init__()
@@ -35,12 +35,12 @@ class Meter(nn.Module):
 
 
 def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int]:
-    """Forwards and backwards per image that never falls, without the verdict at the end."""
+    """Forwards and backwards per robust image, without the verdict at the end."""
     if isinstance(attack, FGSM):
         return 1, 1
     if isinstance(attack, AutoAttack):
         stages = [search_costs(stage.attack, threat, classes) for stage in attack.stages(threat)]
-        # after each stage a look at who still stands
+        # after each stage a query for the images that are still robust
         return sum(forwards + 1 for forwards, _ in stages), sum(backwards for _, backwards in stages)
     if isinstance(attack, Square):
         return attack.restarts * (attack.queries + 1), 0
@@ -50,7 +50,7 @@ def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int
     if isinstance(attack, PGD) and not attack.targets:
         judging = 1 if attack.keep_best else 0
         return attack.restarts * (attack.steps + judging), attack.restarts * attack.steps
-    # every search begins with a question and ends with one, and the rivals cost a look at the image
+    # every search begins and ends with a query, and ranking the classes costs one more
     searches, look = attack.restarts * max(1, min(attack.targets, classes - 1)), min(1, attack.targets)
     if isinstance(attack, FAB):
         normals = 1 if attack.targets else classes - 1
@@ -63,7 +63,7 @@ def search_costs(attack: Attack, threat: Threat, classes: int) -> tuple[int, int
     return look + searches * points, searches * points
 
 
-def test_counts_are_exact_on_images_that_never_fall(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
+def test_counts_are_exact_on_robust_images(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
     model = Meter(logit_difference=5)
     result = attack(
         model, pixels(batch, torch.float32), Untargeted(torch.zeros(batch, dtype=torch.int64)), threat, seed=0
@@ -77,14 +77,14 @@ def test_counts_are_exact_on_images_that_never_fall(attack: Attack, threat: Thre
 
 
 @pytest.mark.parametrize(("steps", "restarts"), [(1, 1), (7, 1), (3, 4)])
-def test_pgd_costs_one_forward_more_per_restart_than_it_has_steps(steps: int, restarts: int) -> None:
+def test_pgd_costs_one_more_forward_per_restart_than_steps(steps: int, restarts: int) -> None:
     x0, goal = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 0]))
     result = PGD(steps=steps, restarts=restarts)(Meter(logit_difference=5), x0, goal, Linf(0.1), seed=0)
     assert (result.forwards, result.backwards) == (2 * (restarts * (steps + 1) + 1), 2 * restarts * steps)
 
 
 @pytest.mark.parametrize("steps", [1, 5])
-def test_crafting_for_training_costs_as_many_passes_as_steps(steps: int) -> None:
+def test_crafting_for_training_costs_one_pass_per_step(steps: int) -> None:
     model = Meter(logit_difference=5)
     PGD(steps=steps, keep_best=False).craft(
         model, torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 0])), Linf(0.1), seed=0
@@ -92,15 +92,15 @@ def test_crafting_for_training_costs_as_many_passes_as_steps(steps: int) -> None
     assert (model.forwards, model.backwards) == (2 * steps, 2 * steps)
 
 
-def test_images_that_fell_are_not_attacked_again() -> None:
-    """Label 1 falls in the first restart, label 0 never."""
+def test_broken_images_are_not_attacked_again() -> None:
+    """Label 1 is broken in the first restart, label 0 never."""
     x0, goal = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 1]))
     result = PGD(steps=2, restarts=3)(Meter(logit_difference=5), x0, goal, Linf(0.1), seed=0)
     assert result.success.tolist() == [False, True]
     assert (result.forwards, result.backwards) == (3 * 3 + 3 + 2, 3 * 2 + 2)
 
 
-def test_a_search_ends_when_every_image_fell() -> None:
+def test_a_search_ends_when_every_image_is_broken() -> None:
     x0, goal = torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([1, 1]))
     result = PGD(steps=2, restarts=50)(Meter(logit_difference=5), x0, goal, Linf(0.1), seed=0)
     assert (result.forwards, result.backwards) == (2 * 3 + 2, 2 * 2)
@@ -109,22 +109,22 @@ def test_a_search_ends_when_every_image_fell() -> None:
 @pytest.mark.parametrize(
     ("attack", "forwards", "backwards"),
     [
-        # the image that falls: asked about once; the other: 3 times 2 steps and 1 more; a verdict for each
+        # the broken image: queried once; the other: 3 times 2 steps and 1 more; a verdict for each
         (APGD(steps=2, restarts=3), 1 + 3 * 3 + 2, 1 + 3 * 3),
-        # once per rival, and a look at each image for the rivals
+        # once per class, and a query of each image to rank the classes
         (APGD(steps=2, targets=2), 2 + 2 * 3 + 2 + 2, 2 + 2 * 3),
         (PGD(steps=2, targets=2, restarts=3), 2 + 3 * 2 * 3 + 2 + 2, 2 + 3 * 2 * 3),
-        # a step asks about the point and about the boundary
+        # a step queries the point and the boundary
         (FAB(steps=2, targets=2), 2 * (2 + 2 * 3) + 2 + 2, 2 + 2 * 3),
         (FAB(steps=2, restarts=3), 2 * (1 + 3 * 3) + 2, 2 * (1 + 3 * 3)),
         (Square(queries=4, restarts=2), 1 + 2 * 5 + 2, 0),
-        # the answer to the clean image in every restart
+        # the prediction of the clean image in every restart
         (GAMA(steps=2, restarts=3), 1 + 1 + 3 * (1 + 3) + 2, 1 + 3 * 3),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Attack) else None,
 )
-def test_images_that_fell_are_not_walked_again(attack: Attack, forwards: int, backwards: int, threat: Threat) -> None:
-    """Label 1 is wrong before the first step, label 0 never."""
+def test_broken_images_take_no_more_steps(attack: Attack, forwards: int, backwards: int, threat: Threat) -> None:
+    """Label 1 is misclassified before the first step, label 0 never."""
     model, x0, goal = Meter(logit_difference=5), torch.full((2, 3, 5, 7), 0.5), Untargeted(torch.tensor([0, 1]))
     result = attack(model, x0, goal, threat, seed=0)
     assert result.success.tolist() == [False, True]
@@ -132,8 +132,8 @@ def test_images_that_fell_are_not_walked_again(attack: Attack, forwards: int, ba
     assert (model.forwards, model.backwards) == (forwards, backwards)
 
 
-def test_a_cascade_asks_about_fallen_images_no_more(attacks: dict[str, Attack], threat: Threat) -> None:
-    """One evaluation, a look and the verdict for the image that is wrong from the start."""
+def test_a_cascade_queries_no_broken_image(attacks: dict[str, Attack], threat: Threat) -> None:
+    """One evaluation, a query and the verdict for the image that is misclassified from the start."""
     x0, cascade = torch.full((2, 3, 5, 7), 0.5), attacks["autoattack"]
     both = cascade(Meter(logit_difference=5), x0, Untargeted(torch.tensor([0, 1])), threat, seed=0)
     alone = cascade(Meter(logit_difference=5), x0[:1], Untargeted(torch.tensor([0])), threat, seed=0)
@@ -143,7 +143,7 @@ def test_a_cascade_asks_about_fallen_images_no_more(attacks: dict[str, Attack], 
 
 @pytest.mark.parametrize("targets", [0, 2])
 def test_a_success_outside_the_threat_does_not_end_a_search(targets: int) -> None:
-    """The boundary is 0.25 away: FAB crosses it at once, walks along it, and never comes within 0.2."""
+    """The boundary is 0.25 away: FAB crosses it at once, moves along it, and never comes within 0.2."""
     goal, crossed = Untargeted(torch.tensor([0])), []
 
     def model(x: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def test_a_success_outside_the_threat_does_not_end_a_search(targets: int) -> Non
 
 
 @pytest.mark.parametrize(("steps", "phases"), [(3, (1, 1, 1)), (5, (2, 2, 1)), (7, (3, 3, 1)), (10, (3, 3, 4))])
-def test_a_wide_start_shares_the_steps_and_judges_the_end_of_each_phase(steps: int, phases: tuple[int, ...]) -> None:
+def test_a_wide_start_divides_the_steps_and_judges_each_phase_end(steps: int, phases: tuple[int, ...]) -> None:
     """30%, 30% and the rest, rounded up."""
     model, x0 = Meter(logit_difference=5), torch.full((2, 3, 5, 7), 0.5)
     APGD(steps=steps, use_larger_eps=True).craft(model, x0, Untargeted(torch.tensor([0, 0])), L1(3.0), seed=0)
@@ -185,7 +185,7 @@ def test_zero_gradients_raise_a_flag(gradient_attack: Attack, threat: Threat, ma
 def test_a_search_without_gradients_raises_no_flag_and_can_still_succeed() -> None:
     """Of pixels at 0.55 a step of 0.1 rounds those to 0 that it takes down: half of them fool this model.
 
-    A gradient attack starts from noise that rounds a quarter of them down, and gets no further.
+    A gradient attack starts from noise that rounds a quarter of them down, and makes no progress.
     """
 
     def model(x: Tensor) -> Tensor:
@@ -193,20 +193,20 @@ def test_a_search_without_gradients_raises_no_flag_and_can_still_succeed() -> No
 
     x0, goal = torch.full((4, 3, 5, 7), 0.55), Untargeted(torch.zeros(4, dtype=torch.int64))
     search = Square(queries=20)(model, x0, goal, Linf(0.1), seed=0)
-    climb = PGD(steps=20)(model, x0, goal, Linf(0.1), seed=0)
+    result = PGD(steps=20)(model, x0, goal, Linf(0.1), seed=0)
     assert (search.success.tolist(), search.backwards, search.zero_gradients, search.flags) == ([True] * 4, 0, 0, ())
-    assert climb.success.tolist() == [False] * 4
-    assert [flag.code for flag in climb.flags] == ["zero-gradients"]
+    assert result.success.tolist() == [False] * 4
+    assert [flag.code for flag in result.flags] == ["zero-gradients"]
 
 
-def test_gradients_that_are_there_raise_no_flag(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
+def test_nonzero_gradients_raise_no_flag(attack: Attack, threat: Threat, batch: int, pixels: Pixels) -> None:
     goal = Untargeted(torch.zeros(batch, dtype=torch.int64))
     assert attack(Meter(logit_difference=0.2), pixels(batch, torch.float32), goal, threat, seed=0).flags == ()
 
 
 @pytest.mark.parametrize(("dead", "flagged"), [(0, False), (1, False), (2, True), (100, True)])
-def test_the_flag_needs_one_gradient_in_a_hundred(dead: int, flagged: bool) -> None:
-    """Of 199 images `dead` answer without looking: 1 of 199 is below a hundredth, 2 of 199 above."""
+def test_the_flag_is_raised_from_one_gradient_in_a_hundred(dead: int, flagged: bool) -> None:
+    """The logits of `dead` of 199 images are constant: 1 of 199 is below a hundredth, 2 of 199 above."""
 
     def model(x: Tensor) -> Tensor:
         seen = (torch.arange(len(x)) >= dead).float().view(-1, 1, 1, 1)

@@ -1,4 +1,4 @@
-"""Every attack refuses what it cannot judge, and says what was wrong, what was got and what to write instead."""
+"""Every attack refuses invalid input, and names what was wrong, what was got and what to write instead."""
 
 from collections.abc import Callable
 
@@ -38,12 +38,12 @@ def labels(*numbers: int) -> Goal:
     ],
     ids=["255", "negative", "nan", "integers", "vector", "empty"],
 )
-def test_images_that_are_not_pixels(attack: Attack, x0: Tensor, message: str) -> None:
+def test_images_outside_the_pixel_range_are_refused(attack: Attack, x0: Tensor, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         attack(three_classes, x0, Untargeted(torch.zeros(len(x0), dtype=torch.int64)), Linf(0.1), seed=0)
 
 
-def test_what_has_no_values(attack: Attack) -> None:
+def test_tensors_without_values_are_refused(attack: Attack) -> None:
     zeros = Untargeted(torch.zeros(2, dtype=torch.int64))
     with torch.device("meta"):
         model, x0, goal = nn.Sequential(nn.Flatten(), nn.Linear(105, 3)), gray(), labels(0, 1)
@@ -65,20 +65,22 @@ def test_what_has_no_values(attack: Attack) -> None:
     ],
     ids=["negative", "too-high", "too-many", "too-few"],
 )
-def test_labels_that_do_not_fit(attack: Attack, goal: Goal, message: str) -> None:
+def test_invalid_labels_are_refused(attack: Attack, goal: Goal, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         attack(three_classes, gray(), goal, Linf(0.1), seed=0)
 
 
-def test_targets_that_do_not_fit(easy_attack: Attack) -> None:
+def test_invalid_targets_are_refused(any_goal_attack: Attack) -> None:
     with pytest.raises(UsageError, match=r"label 7 is out of range: the model returns 3 classes"):
-        easy_attack(three_classes, gray(), Targeted(torch.tensor([0, 7])), Linf(0.1), seed=0)
+        any_goal_attack(three_classes, gray(), Targeted(torch.tensor([0, 7])), Linf(0.1), seed=0)
 
 
 @pytest.mark.parametrize(
     "goal", [Targeted(torch.tensor([1, 2])), Diverge(torch.zeros(2, 3))], ids=lambda goal: type(goal).__name__
 )
-def test_attacks_on_any_wrong_class_refuse_other_goals(choosy_attack: Attack, goal: Goal, threat: Threat) -> None:
+def test_attacks_on_any_wrong_class_refuse_other_goals(
+    untargeted_only_attack: Attack, goal: Goal, threat: Threat
+) -> None:
     calls: list[int] = []
 
     def model(x: Tensor) -> Tensor:
@@ -86,7 +88,7 @@ def test_attacks_on_any_wrong_class_refuse_other_goals(choosy_attack: Attack, go
         return three_classes(x)
 
     with pytest.raises(UsageError, match=rf"needs an Untargeted goal, got {type(goal).__name__}\.$"):
-        choosy_attack(model, gray(), goal, threat, seed=0)
+        untargeted_only_attack(model, gray(), goal, threat, seed=0)
     assert calls == []
 
 
@@ -100,7 +102,7 @@ def test_crafting_refuses_other_goals_too(attack: Attack) -> None:
         attack.craft(three_classes, gray(), Targeted(torch.tensor([1, 2])), Linf(0.1), seed=0)
 
 
-def test_images_without_rows_and_columns_have_no_squares(threat: Threat) -> None:
+def test_square_needs_two_dimensional_images(threat: Threat) -> None:
     with pytest.raises(UsageError, match=r"\[batch, channels, rows, columns\], got \[2, 105\]"):
         Square(queries=3)(three_classes, gray().flatten(1), labels(0, 0), threat, seed=0)
 
@@ -114,12 +116,14 @@ def test_images_without_rows_and_columns_have_no_squares(threat: Threat) -> None
     ],
     ids=["no-classes", "extra-axis", "other-batch"],
 )
-def test_models_that_do_not_answer_with_logits(attack: Attack, model: Callable[[Tensor], Tensor], message: str) -> None:
+def test_models_that_return_no_logits_are_refused(
+    attack: Attack, model: Callable[[Tensor], Tensor], message: str
+) -> None:
     with pytest.raises(UsageError, match=message):
         attack(model, gray(), labels(1, 1), Linf(0.1), seed=0)
 
 
-# a search that is watched step by step stops at the first bad answer, the others notice at the verdict
+# a search that is checked at every step stops at the first bad logits, the others at the verdict
 BAD_LOGITS = (
     r"NaN or infinite logits (for 2 of 2 images|or gradients for 2 images under attack). "
     r"Check its weights and precision: a NaN would count as a success"
@@ -133,7 +137,7 @@ BAD_GRADIENTS = (
 # both labels: the largest of many NaN is class 0, so only label 1 would look misclassified
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_models_whose_logits_are_not_numbers(attack: Attack, bad: float, label: int) -> None:
+def test_nan_logits_are_refused(attack: Attack, bad: float, label: int) -> None:
     with pytest.raises(UsageError, match=BAD_LOGITS):
         attack(lambda x: three_classes(x) + bad, gray(), labels(label, label), Linf(0.1), seed=0)
 
@@ -150,7 +154,7 @@ def test_images_with_bad_logits_are_counted() -> None:
 
 
 def steep_model(steep: float, label: int) -> Callable[[Tensor], Tensor]:
-    """sqrt at 0: the logits are finite, the slope is not; times 0 it is not even a number."""
+    """sqrt at 0: the logits are finite, the gradient is not; times 0 it is NaN."""
 
     def model(x: Tensor) -> Tensor:
         inner = (x - x.detach()) if steep == torch.inf else 0 * x
@@ -162,18 +166,14 @@ def steep_model(steep: float, label: int) -> Callable[[Tensor], Tensor]:
 
 @pytest.mark.parametrize("label", [0, 1])
 @pytest.mark.parametrize("steep", [torch.nan, torch.inf], ids=["nan", "infinite"])
-def test_gradients_that_are_not_numbers_are_not_taken_for_robustness(
-    gradient_attack: Attack, threat: Threat, steep: float, label: int
-) -> None:
+def test_nan_gradients_are_refused(gradient_attack: Attack, threat: Threat, steep: float, label: int) -> None:
     with pytest.raises(UsageError, match=BAD_GRADIENTS):
         gradient_attack(steep_model(steep, label), gray(), labels(label, label), threat, seed=0)
 
 
 @pytest.mark.parametrize("steep", [torch.nan, torch.inf], ids=["nan", "infinite"])
-def test_an_engine_on_its_own_notices_gradients_that_are_not_numbers(
-    gradient_attack: Attack, threat: Threat, steep: float
-) -> None:
-    """An evaluation moves walks without anybody counting their gradients."""
+def test_the_engine_alone_refuses_nan_gradients(gradient_attack: Attack, threat: Threat, steep: float) -> None:
+    """An evaluation runs an engine without counting its gradients."""
     if not isinstance(gradient_attack, IterativeAttack):
         return
     with torch.no_grad(), pytest.raises(UsageError, match="NaN or infinite logits or gradients for 2 images"):
@@ -187,7 +187,7 @@ def test_an_engine_on_its_own_notices_gradients_that_are_not_numbers(
         )
 
 
-def test_without_gradients_nothing_is_wrong_with_them(threat: Threat) -> None:
+def test_gradient_free_attacks_do_not_check_gradients(threat: Threat) -> None:
     result = Square(queries=3)(steep_model(torch.nan, 0), gray(), labels(0, 1), threat, seed=0)
     assert result.success.tolist() == [False, True]
 
@@ -207,7 +207,7 @@ def test_without_gradients_nothing_is_wrong_with_them(threat: Threat) -> None:
         (lambda: L1(12, active=1.5), r"L1.active must lie in \(0, 1\], got 1.5"),
     ],
 )
-def test_radii_that_make_no_sense(make: Callable[[], Threat], message: str) -> None:
+def test_invalid_radii_are_refused(make: Callable[[], Threat], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
 
@@ -220,6 +220,6 @@ def test_radii_that_make_no_sense(make: Callable[[], Threat], message: str) -> N
     ],
     ids=["l2", "l1"],
 )
-def test_radii_that_hold_every_image(attack: Attack, threat: Threat, message: str) -> None:
+def test_radii_that_contain_every_image(attack: Attack, threat: Threat, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         attack(three_classes, torch.full((2, 3, 32, 32), 0.5), labels(0, 1), threat, seed=0)

@@ -1,4 +1,4 @@
-"""Trying harder is never weaker, and half precision never decides.
+"""A larger budget is never weaker, and half precision never decides.
 
 Shape letters: B images, K classes.
 """
@@ -20,7 +20,7 @@ MakeNet = Callable[[torch.dtype], nn.Module]
 
 
 def outcome(attack: Attack, model: nn.Module, x0: Tensor, goal: Goal, threat: Threat) -> list[tuple[bool, float]]:
-    """Per image, (reached, gain): the order in which a search prefers its candidates."""
+    """Per image, (success, objective): the order in which a search prefers its candidates."""
     result = attack(model, x0, goal, threat, seed=8)
     with torch.no_grad():
         objective_B = goal.objective(model.eval()(result.x_adv))
@@ -41,18 +41,18 @@ def test_more_steps_of_the_same_length_are_never_weaker(
     """The iterates of the longer search begin with those of the shorter one."""
     model, x0, threat = net(torch.float64), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
     goal = Untargeted(model.eval()(x0).argmax(1), loss)
-    found = [outcome(PGD(steps=n, step_size=threat.eps / 2), model, x0, goal, threat) for n in (1, 2, 4, 8)]
-    assert all(never_weaker(weak, strong) for weak, strong in pairwise(found))
-    assert found[-1] != found[0]
+    result = [outcome(PGD(steps=n, step_size=threat.eps / 2), model, x0, goal, threat) for n in (1, 2, 4, 8)]
+    assert all(never_weaker(weak, strong) for weak, strong in pairwise(result))
+    assert result[-1] != result[0]
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_more_restarts_are_never_weaker(threat: Threat, loss: Loss, pixels: Pixels, net: MakeNet) -> None:
     model, x0, threat = net(torch.float64), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
     goal = Untargeted(model.eval()(x0).argmax(1), loss)
-    found = [outcome(PGD(steps=1, step_size=threat.eps / 10, restarts=n), model, x0, goal, threat) for n in (1, 2, 4)]
-    assert all(never_weaker(weak, strong) for weak, strong in pairwise(found))
-    assert found[-1] != found[0]
+    result = [outcome(PGD(steps=1, step_size=threat.eps / 10, restarts=n), model, x0, goal, threat) for n in (1, 2, 4)]
+    assert all(never_weaker(weak, strong) for weak, strong in pairwise(result))
+    assert result[-1] != result[0]
 
 
 # attacks by how often, towards how many classes or how long they search
@@ -75,7 +75,7 @@ HARDER: dict[str, Callable[[int], Attack]] = {
 
 
 @pytest.mark.parametrize("harder", HARDER.values(), ids=HARDER)
-def test_more_of_an_attack_only_adds_successes(
+def test_a_larger_budget_only_adds_successes(
     harder: Callable[[int], Attack], threat: Threat, ripples: Callable[[float], nn.Module]
 ) -> None:
     """More restarts or targets begin with the same searches, and more steps of some attacks with the same steps."""
@@ -90,8 +90,8 @@ def test_more_of_an_attack_only_adds_successes(
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 10])
-def test_a_wide_start_ends_in_the_radius_however_few_the_steps(steps: int) -> None:
-    """Otherwise nobody asks about the point that is handed back, and a restart may throw a success away."""
+def test_a_wide_start_ends_inside_the_radius_with_any_number_of_steps(steps: int) -> None:
+    """Otherwise the returned point is never queried, and a restart may discard a success."""
     seen: list[Tensor] = []
 
     def model(x: Tensor) -> Tensor:
@@ -107,36 +107,36 @@ def test_a_wide_start_ends_in_the_radius_however_few_the_steps(steps: int) -> No
 
 
 class OneNumber(nn.Module):
-    """Logits of one number per image: [slope * pixel - threshold, 0], by a layer that autocast runs in bfloat16."""
+    """Logits of one number per image: [weight * pixel - threshold, 0], by a layer that autocast runs in bfloat16."""
 
-    def __init__(self, slope: float, threshold: float) -> None:
+    def __init__(self, weight: float, threshold: float) -> None:
         super().__init__()
         self.layer = nn.Linear(1, 2)
-        self.answers: list[torch.dtype] = []
+        self.dtypes: list[torch.dtype] = []
         with torch.no_grad():
-            self.layer.weight.copy_(torch.tensor([[slope], [0.0]]))
+            self.layer.weight.copy_(torch.tensor([[weight], [0.0]]))
             self.layer.bias.copy_(torch.tensor([-threshold, 0.0]))
 
     def forward(self, x: Tensor) -> Tensor:
         z_BK = self.layer(x.flatten(1))
-        self.answers.append(z_BK.dtype)
+        self.dtypes.append(z_BK.dtype)
         return z_BK
 
 
 @pytest.mark.parametrize(
-    ("slope", "label", "success"),
+    ("weight", "label", "success"),
     [(0.999, 1, False), (1.001, 1, True), (1.001, 0, False), (0.999, 0, True)],
     ids=["false-success", "true-success", "true-failure", "false-failure"],
 )
 def test_a_success_in_half_precision_counts_only_if_float32_agrees(
-    attack: Attack, slope: float, label: int, success: bool
+    attack: Attack, weight: float, label: int, success: bool
 ) -> None:
     """0.999 and 1.001 are both 1 in bfloat16, where class 0 wins either way by a tie; in float32 they differ."""
-    model, x0 = OneNumber(slope, threshold=0.5), torch.full((1, 1, 1, 1), 0.5)
+    model, x0 = OneNumber(weight, threshold=0.5), torch.full((1, 1, 1, 1), 0.5)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert model(x0).argmax(1).item() == 0
         result = attack(model, x0, Untargeted(torch.tensor([label])), Linf(1e-6), seed=0)
     assert result.success.item() is success
-    assert result.prediction.item() == (0 if slope > 1 else 1)
-    assert set(model.answers[:-1]) == {torch.bfloat16}
-    assert model.answers[-1] == torch.float32
+    assert result.prediction.item() == (0 if weight > 1 else 1)
+    assert set(model.dtypes[:-1]) == {torch.bfloat16}
+    assert model.dtypes[-1] == torch.float32

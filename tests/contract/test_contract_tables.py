@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 from scipy.optimize import minimize
 
-from vitadel import attacks as attack_room
-from vitadel import threats as threat_room
+from vitadel import attacks as attack_package
+from vitadel import threats as threat_package
 from vitadel.attacks import Attack, AutoAttack
 from vitadel.threats import L1, L2, Linf, Threat
 
@@ -24,40 +24,40 @@ def test_every_attack_has_a_row(attacks: dict[str, Attack]) -> None:
     Those are held to their costs and verdicts in test_contract_autoattack.py.
     """
     kinds = {type(attack) for attack in attacks.values() if not isinstance(attack, AutoAttack)}
-    versions = {kind for kind in attack_room.ATTACKS.values() if issubclass(kind, AutoAttack)}
-    assert kinds == set(attack_room.ATTACKS.values()) - versions
+    versions = {kind for kind in attack_package.ATTACKS.values() if issubclass(kind, AutoAttack)}
+    assert kinds == set(attack_package.ATTACKS.values()) - versions
     assert [row for row, attack in attacks.items() if isinstance(attack, AutoAttack)] == ["autoattack"]
     assert {kind.search for kind in (*versions, type(attacks["autoattack"]))} == {AutoAttack.search}
 
 
 def test_every_threat_has_a_row(threats: dict[str, Threat]) -> None:
-    assert {name: type(threat) for name, threat in threats.items()} == threat_room.THREATS
+    assert {name: type(threat) for name, threat in threats.items()} == threat_package.THREATS
 
 
-def test_solver_away_from_the_box_is_the_dual_norm(threat: Threat, support: Support) -> None:
-    slope = np.random.default_rng(0).normal(size=50)
-    small = threat_room.with_eps(threat, 0.05)
-    expected = 0.05 * np.linalg.norm(slope, ord=DUAL[type(threat)])
-    assert support(small, slope, np.full(50, 0.5)) == pytest.approx(expected, rel=1e-12)
+def test_the_solver_away_from_the_box_is_the_dual_norm(threat: Threat, support: Support) -> None:
+    gradient = np.random.default_rng(0).normal(size=50)
+    small = threat_package.with_eps(threat, 0.05)
+    expected = 0.05 * np.linalg.norm(gradient, ord=DUAL[type(threat)])
+    assert support(small, gradient, np.full(50, 0.5)) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_solver_at_the_box_agrees_with_a_general_optimizer(threat: Threat, support: Support, seed: int) -> None:
+def test_the_solver_at_the_box_matches_a_general_optimizer(threat: Threat, support: Support, seed: int) -> None:
     """Moves split into an upward and a downward part make all three budgets smooth."""
     rng = np.random.default_rng(seed)
-    slope, x0 = rng.normal(size=5), rng.random(5)
+    gradient, x0 = rng.normal(size=5), rng.random(5)
     budget: dict[type, Callable[[Array], Array]] = {
         Linf: lambda v: np.asarray(threat.eps - v[:5] - v[5:]),
         L2: lambda v: np.asarray(threat.eps**2 - ((v[:5] - v[5:]) ** 2).sum()),
         L1: lambda v: np.asarray(threat.eps - v.sum()),
     }
-    found = minimize(
-        lambda v: -(slope @ (v[:5] - v[5:])),
+    result = minimize(
+        lambda v: -(gradient @ (v[:5] - v[5:])),
         np.full(10, 0.01),
-        jac=lambda v: np.concatenate([-slope, slope]),
+        jac=lambda v: np.concatenate([-gradient, gradient]),
         method="SLSQP",
         bounds=[*((0, 1 - value) for value in x0), *((0, value) for value in x0)],
         constraints={"type": "ineq", "fun": budget[type(threat)]},
         options={"maxiter": 500, "ftol": 1e-12},
     )
-    assert support(threat, slope, x0) == pytest.approx(-found.fun, rel=1e-5)
+    assert support(threat, gradient, x0) == pytest.approx(-result.fun, rel=1e-5)

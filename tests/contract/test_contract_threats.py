@@ -53,7 +53,7 @@ def originals(batch: int, dtype: torch.dtype, seed: int, corner: float) -> Tenso
     return torch.where(torch.rand(x0.shape, generator=rng) < corner, x0.round(), x0)
 
 
-def strays(x0: Tensor, seed: int, reach: float) -> Tensor:
+def points_around(x0: Tensor, seed: int, reach: float) -> Tensor:
     rng = torch.Generator().manual_seed(seed + 1)
     return x0 + 10**reach * torch.randn(x0.shape, dtype=x0.dtype, generator=rng)
 
@@ -69,17 +69,17 @@ def assert_allowed(x: Tensor, x0: Tensor, threat: Threat) -> None:
 
 @bounded
 @given(batches, dtypes, seeds, corners, shares, reaches)
-def test_project_stays_inside(
+def test_projections_are_inside(
     threat: Threat, batch: int, dtype: torch.dtype, seed: int, corner: float, share: float, reach: float
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
     threat = scaled(threat, share)
-    assert_allowed(threat.project(strays(x0, seed, reach), x0), x0, threat)
+    assert_allowed(threat.project(points_around(x0, seed, reach), x0), x0, threat)
 
 
 @bounded
 @given(batches, dtypes, seeds, corners, shares)
-def test_sample_stays_inside(
+def test_samples_are_inside(
     threat: Threat, batch: int, dtype: torch.dtype, seed: int, corner: float, share: float
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
@@ -89,12 +89,12 @@ def test_sample_stays_inside(
 
 @bounded
 @given(batches, dtypes, seeds, corners, shares, reaches)
-def test_project_twice_is_project_once(
+def test_projection_is_idempotent(
     threat: Threat, batch: int, dtype: torch.dtype, seed: int, corner: float, share: float, reach: float
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
     threat = scaled(threat, share)
-    stray = strays(x0, seed, reach)
+    stray = points_around(x0, seed, reach)
     once = threat.project(stray, x0)
     # rounding: half a unit for each value of a sum, and of the stray's own size where a threshold is taken off it
     units = VALUES + 4 * stray.abs().max().item()
@@ -103,7 +103,7 @@ def test_project_twice_is_project_once(
 
 @bounded
 @given(batches, dtypes, seeds, corners, shares)
-def test_an_allowed_image_is_its_own_projection(
+def test_an_allowed_image_is_its_projection(
     threat: Threat, batch: int, dtype: torch.dtype, seed: int, corner: float, share: float
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
@@ -114,13 +114,13 @@ def test_an_allowed_image_is_its_own_projection(
 
 @bounded
 @given(seeds, corners, shares, reaches)
-def test_no_allowed_image_lies_further_in_the_direction_of_the_stray(
+def test_projections_satisfy_the_variational_inequality(
     threat: Threat, support: Support, seed: int, corner: float, share: float, reach: float
 ) -> None:
     """The projection z of x is the one allowed image with (x - z).(c - z) <= 0 for every allowed c."""
     x0 = originals(1, torch.float64, seed, corner)
     threat = scaled(threat, share)
-    x = strays(x0, seed, reach)
+    x = points_around(x0, seed, reach)
     z = threat.project(x, x0)
     beyond = (x - z).flatten().numpy()
     won = float(beyond @ (z - x0).flatten().numpy())
@@ -129,12 +129,12 @@ def test_no_allowed_image_lies_further_in_the_direction_of_the_stray(
 
 @bounded
 @given(batches, seeds, corners, shares, reaches)
-def test_no_random_allowed_image_is_nearer(
+def test_no_random_allowed_image_is_nearer_than_the_projection(
     threat: Threat, batch: int, seed: int, corner: float, share: float, reach: float
 ) -> None:
     x0 = originals(batch, torch.float64, seed, corner)
     threat = scaled(threat, share)
-    x = strays(x0, seed, reach)
+    x = points_around(x0, seed, reach)
     near_B = (threat.project(x, x0) - x).flatten(1).norm(dim=1)
     for number in range(5):
         other = threat.sample(x0, RandomStreams.of(seed, torch.arange(batch)).fold(number))

@@ -1,6 +1,6 @@
 """Results on record: what a computation gave once, compared number by number.
 
-After a change that is meant, delete the record and run the test twice: the first run records anew and fails.
+After an intended change, delete the record and run the test twice: the first run records anew and fails.
 """
 
 import base64
@@ -16,15 +16,15 @@ import pytest
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
 
 
-def check(record: Path, name: str, found: object) -> None:
+def check(record: Path, name: str, result: object) -> None:
     """Fail with the first values that are not those on record."""
     recorded = json.loads(record.read_text()) if record.exists() else {}
-    found = plain(found)
+    result = plain(result)
     if name not in recorded:
-        texts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**recorded, name: found}.items()]
+        texts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**recorded, name: result}.items()]
         record.write_text("{\n" + ",\n".join(texts) + "\n}\n")
         pytest.fail(f"{name} was not on record and now is: look at the difference")
-    differing = list(differences(found, recorded[name], name))
+    differing = list(differences(result, recorded[name], name))
     assert not differing, differing[:5]
 
 
@@ -43,19 +43,19 @@ def plain(value: object) -> object:
     return value
 
 
-def differences(found: object, known: object, path: str) -> Iterator[str]:
-    if isinstance(found, Mapping) and isinstance(known, Mapping) and found.keys() == known.keys():
+def differences(result: object, known: object, path: str) -> Iterator[str]:
+    if isinstance(result, Mapping) and isinstance(known, Mapping) and result.keys() == known.keys():
         for key in known:
-            yield from differences(found[key], known[key], f"{path}.{key}")
-    elif isinstance(found, list) and isinstance(known, list) and len(found) == len(known):
-        for place, (one, other) in enumerate(zip(found, known, strict=True)):
+            yield from differences(result[key], known[key], f"{path}.{key}")
+    elif isinstance(result, list) and isinstance(known, list) and len(result) == len(known):
+        for place, (one, other) in enumerate(zip(result, known, strict=True)):
             yield from differences(one, other, f"{path}.{place}")
-    elif not _same(found, known):
-        yield f"{path}: {found} instead of {known}"
+    elif not _same(result, known):
+        yield f"{path}: {result} instead of {known}"
 
 
-def _same(found: object, known: object) -> bool:
-    numbers = [one for one in (found, known) if isinstance(one, int | float) and not isinstance(one, bool)]
+def _same(result: object, known: object) -> bool:
+    numbers = [one for one in (result, known) if isinstance(one, int | float) and not isinstance(one, bool)]
     if len(numbers) == 2:
         return math.isclose(*numbers, rel_tol=_RELATIVE, abs_tol=_ABSOLUTE)
-    return found == known
+    return result == known

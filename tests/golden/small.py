@@ -1,4 +1,4 @@
-"""The small network, and the few images, that results on record are of."""
+"""The small network and the few images of the recorded results."""
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ def network(seed: int = 0) -> Model:
 
 
 def filled(model: Model, seed: int = 0) -> Model:
-    """With weights of waves, and answers of all classes."""
+    """With sinusoidal weights, and predictions of all classes."""
     with torch.no_grad():
         for number, (name, weight) in enumerate(model.named_parameters()):
             restart = torch.sin(torch.arange(weight.numel(), dtype=weight.dtype).square() * (0.7 + 0.1 * number + seed))
@@ -36,7 +36,7 @@ def images() -> Tensor:
 
 
 def labels(model: Model) -> Tensor:
-    """Mostly what the model answers."""
+    """Mostly the predictions of the model."""
     with torch.no_grad():
         label_B = model(images()).argmax(1)
     label_B[::4] = (label_B[::4] + 1) % CLASSES

@@ -1,6 +1,6 @@
-"""Thirty recorded losses: a refactor that changes them changes the computation, and has to say so.
+"""Thirty recorded losses: a refactoring must not change them.
 
-Record anew with `python tests/golden/test_golden_losses.py` after a change that is meant.
+Record anew with `python tests/golden/test_golden_losses.py` after an intended change.
 """
 
 import json
@@ -22,7 +22,7 @@ def losses(folder: Path) -> list[float]:
     return [float(str(entry["loss"])) for entry in Run.open(folder).read_log("step")]
 
 
-def test_losses_are_those_on_record(tmp_path: Path) -> None:
+def test_losses_match_the_record(tmp_path: Path) -> None:
     recorded = json.loads(RECORD.read_text())
     assert len(recorded) == 30
     # other processors round sums differently; over thirty steps that stays far below this

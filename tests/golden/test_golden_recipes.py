@@ -1,6 +1,6 @@
 """Every value that a recipe or a row of a published table chooses: one that changes changes what is trained.
 
-Record anew with `python tests/golden/test_golden_recipes.py` after a change that is meant.
+Record anew with `python tests/golden/test_golden_recipes.py` after an intended change.
 """
 
 import json
@@ -37,16 +37,16 @@ def of_table(name: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_values_are_those_on_record(name: str) -> None:
+def test_values_match_the_record(name: str) -> None:
     assert of_recipe(name) == json.loads(RECORD.read_text())["recipes"][name]
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_published_tables_are_those_on_record(name: str) -> None:
+def test_published_tables_match_the_record(name: str) -> None:
     assert of_table(name) == json.loads(RECORD.read_text())["tables"][name]
 
 
-def test_nothing_on_record_is_lost() -> None:
+def test_everything_on_record_still_exists() -> None:
     recorded = json.loads(RECORD.read_text())
     assert recorded["recipes"].keys() == RECIPES.keys()
     assert recorded["tables"].keys() == SWEEPS.keys()

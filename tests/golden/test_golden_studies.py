@@ -1,4 +1,4 @@
-"""All that every study says about a small network on a few images: numbers, tables, captions, curves, maps."""
+"""The results of every study of a small network on a few images: numbers, tables, captions, curves, maps."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from vitadel.attacks import PGD, Scaling
 from vitadel.models import tora
 
 RECORD = Path(__file__).with_name("studies.json")
-THREAT = "linf:0.002"  # within which some images fall
+THREAT = "linf:0.002"  # within which some images are broken
 
 MASKING = Masking(
     steps=2,

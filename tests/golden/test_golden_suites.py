@@ -14,7 +14,7 @@ from vitadel.runs import Run
 from vitadel.threats import L2, Linf
 
 RECORD = Path(__file__).with_name("suites.json")
-# what depends on the moment, on the machine or on the code
+# what depends on the time, on the machine or on the code
 ELSEWHERE = {"seconds", "versions", "sources"}
 
 

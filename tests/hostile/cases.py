@@ -1,4 +1,4 @@
-"""Cases by the hundred: numbered, each with random numbers of its own, run until the time is over, and counted."""
+"""Numbered cases, each with its own random numbers, run until the time is over, and counted."""
 
 import os
 import random
@@ -25,12 +25,12 @@ _LONG_WORD = 200
 
 
 class Bug(Exception):
-    """What must not happen; its text is the same for cases that show the same mistake."""
+    """A bug; its text is the same for cases that show the same bug."""
 
 
 @dataclass
 class Case:
-    """One of the numbered cases of a part; `steps` says what it did, for whoever repeats it."""
+    """One of the numbered cases of a part; `steps` records what it did, to repeat it."""
 
     part: str
     number: int
@@ -39,7 +39,7 @@ class Case:
     steps: list[str] = field(default_factory=list)
 
     def step(self, *words: str, what: str = "") -> None:
-        """Something that is done: a command, or in words, or both."""
+        """One step of a case: a command, or its description, or both."""
         short = (
             word if len(word) < _LONG_WORD else f"{word[:_LONG_WORD]}...({len(word)} characters)" for word in words
         )
@@ -49,7 +49,7 @@ class Case:
 
 @dataclass
 class Part:
-    """What a part of the suite did: outcomes by name, and mistakes with their cases."""
+    """Outcomes of a part of the suite by name, and bugs with their cases."""
 
     name: str
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -61,7 +61,7 @@ class Part:
         return self.outcomes.total()
 
     def report(self) -> str:
-        """One line of counts, then every mistake with the first case that showed it."""
+        """One line of counts, then every bug with the first case that showed it."""
         counts = ", ".join(f"{count} {name}" for name, count in sorted(self.outcomes.items()))
         lines = [f"{self.name}: {self.cases} cases in {self.seconds / 60:.1f} minutes, seed {SEED}: {counts}"]
         for text, cases in sorted(self.bugs.items(), key=lambda item: -len(item[1])):
@@ -73,7 +73,7 @@ class Part:
         return "\n".join(lines)
 
     def check(self) -> None:
-        """Fail if there are mistakes; the summary at the end shows them."""
+        """Fail if there are bugs; the summary at the end shows them."""
         if self.bugs:
             pytest.fail(f"{self.name}: {len(self.bugs)} mistakes in {self.cases} cases", pytrace=False)
 

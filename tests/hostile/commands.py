@@ -1,4 +1,4 @@
-"""The commands that take long, made short: what they need, and their words."""
+"""Short versions of the long commands: their models and arguments."""
 
 import threading
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from cases import Bug, Case
 from results import complaint, first_difference, result_of
 from server import CHANGES, Order, Server
 
-# models that commands attack and study, seen from the folder that a command runs in
+# models that commands attack and study, relative to the folder that a command runs in
 _SHARED = "../shared"
 TRAINED, LARGE, FROZEN, ADAPTED = (f"{_SHARED}/{name}" for name in ("trained", "large", "frozen", "adapted"))
 
@@ -37,7 +37,7 @@ _BASES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Long:
-    """A command that is worth interrupting, without its --run, and what is changed in it to make it short."""
+    """A command to interrupt, without its --run, and the changes that make it short."""
 
     words: tuple[str, ...]
     prepare: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Long:
         return self.words[0]
 
     def order(self, folder: Path, batch: int | None = None) -> Order:
-        """To carry it out into `folder`/run; no result depends on the `batch`."""
+        """Its arguments to run it into `folder`/run; no result depends on the `batch`."""
         where = "--out=run" if self.kind == "demo" else "--run=run"
         more = (f"--batch={batch}",) if batch and self.kind in ("evaluate", "attack", "analyze") else ()
         return Order((*self.words, where, *more, "--json"), folder, prepare=self.prepare)
@@ -115,7 +115,7 @@ def make_shared(server: Server, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Reference:
-    """An undisturbed run: its folder, its result, its seconds and its file operations."""
+    """An uninterrupted run: its folder, its result, its seconds and its file operations."""
 
     folder: Path
     result: dict[str, object]
@@ -135,7 +135,7 @@ class Reference:
 
 @dataclass
 class References:
-    """What the commands find when nothing happens; made when they are first asked for."""
+    """The uninterrupted results of the commands; computed at the first use."""
 
     server: Server
     folder: Path
@@ -164,7 +164,7 @@ def pick(case: Case, leave_out: tuple[str, ...] = ()) -> str:
 
 
 def resume(server: Server, case: Case, long: Long, reference: Reference) -> None:
-    """The same command once more, undisturbed: it must end with the reference's result."""
+    """The same command once more, uninterrupted: it must end with the reference's result."""
     order = long.order(case.folder)
     case.step(*order.words)
     ended = server.run(order)
@@ -175,9 +175,9 @@ def resume(server: Server, case: Case, long: Long, reference: Reference) -> None
 
 
 def difference_in(case: Case, reference: Reference, ignored: str = "") -> str | None:
-    """Where the result of the case's run differs from the undisturbed one; not looking at the file `ignored`."""
-    expected, found = (
+    """Where the result of the case's run differs from the uninterrupted one; the file `ignored` is not compared."""
+    expected, actual = (
         {name: value for name, value in result.items() if not ignored or not ignored.startswith(name)}
         for result in (reference.result, result_of(case.folder / "run"))
     )
-    return first_difference(expected, found)
+    return first_difference(expected, actual)

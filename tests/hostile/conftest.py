@@ -1,4 +1,4 @@
-"""Commands under attack: they are interrupted, given nonsense, denied their files, and their files are damaged.
+"""Robustness of commands: interruptions, random arguments, failing file operations and damaged files.
 
 Not part of `make test`: `make test-hostile` runs it for VITADEL_HOSTILE_MINUTES (30) with VITADEL_HOSTILE_SEED (0). The
 four parts share the time. What failed is printed with the environment that repeats it.
@@ -21,7 +21,7 @@ def server() -> Server:
 
 @pytest.fixture(scope="session")
 def work(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Path:
-    """The folder of everything; in it `shared`, the models that commands need."""
+    """The folder of all cases; in it `shared`, the models that commands need."""
     folder = tmp_path_factory.mktemp("hostile")
     make_shared(server, folder)
     return folder
@@ -39,7 +39,7 @@ def parts() -> list[Part]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Cases, outcomes and mistakes of every part."""
+    """Cases, outcomes and bugs of every part."""
     for part in _DONE:
         terminalreporter.section(part.name)
         terminalreporter.write_line(part.report())

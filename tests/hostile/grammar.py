@@ -1,4 +1,4 @@
-"""Command lines at random: mostly what the tables offer, with values that nobody should write, and with slips."""
+"""Random command lines: mostly valid ones, with invalid values and typing errors."""
 
 import dataclasses
 import enum
@@ -70,7 +70,7 @@ _WITH_SETTINGS = sorted(name for name, suite in SUITES.items() if not isinstance
 
 
 class Grammar:
-    """Draws command lines; `files` are hostile files to name now and then, relative to the case's folder."""
+    """Draws command lines; `files` are invalid files to name occasionally, relative to the case's folder."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -82,7 +82,7 @@ class Grammar:
             *((2, self.table), (1, self.report), (2, self.data), (2, self.models)),
         ]
         words = self.random.choices([make for _, make in makers], [weight for weight, _ in makers])[0]()
-        return self._slipped(words) if self.random.random() < 0.3 else words
+        return self._with_typing_error(words) if self.random.random() < 0.3 else words
 
     # --------------------------------------------------------------- commands
 
@@ -124,15 +124,13 @@ class Grammar:
         return [name, *([self._pick(list(tables[name]), _JUNK)] if self.random.random() < 0.8 else []), *self._json()]
 
     def models(self) -> Words:
-        sizes = [
-            f"--{what}={self.number()}" for what in ("classes", "image-size", "patch-size") if self._now_and_then()
-        ]
+        sizes = [f"--{what}={self.number()}" for what in ("classes", "image-size", "patch-size") if self._sometimes()]
         return ["models", self.model(), *sizes, *self._json()]
 
     def report(self) -> Words:
         runs = [self._pick([TRAINED, FROZEN, ADAPTED], _JUNK) for _ in range(self.random.randint(1, 2))]
-        more = [f"--baseline={self._pick(['digits-standard'], _JUNK)}"] if self._now_and_then() else []
-        return ["report", *runs, "--out=page.html", *more, *(["--tables=tables"] if self._now_and_then() else [])]
+        more = [f"--baseline={self._pick(['digits-standard'], _JUNK)}"] if self._sometimes() else []
+        return ["report", *runs, "--out=page.html", *more, *(["--tables=tables"] if self._sometimes() else [])]
 
     def data(self) -> Words:
         what = self.random.choice(("describe", "check"))
@@ -204,7 +202,7 @@ class Grammar:
         return self._joined(name, {**given, **self._drawn(type(STUDIES[name]()))})
 
     def scaling(self) -> str:
-        if self._now_and_then():
+        if self._sometimes():
             return self.number()
         hints = {key: kind for key, kind in self._hints(Scaling).items() if key not in ("probe", "grid")}
         given = {key: self.value(hints[key]) for key in self._some(list(hints))}
@@ -216,7 +214,7 @@ class Grammar:
             return self.random.choice(_JUNK)
         inner = typing.get_args(kind)
         if type(None) in inner:
-            return "none" if self._now_and_then() else self.value(next(one for one in inner if one is not type(None)))
+            return "none" if self._sometimes() else self.value(next(one for one in inner if one is not type(None)))
         if typing.get_origin(kind) is tuple:
             return "+".join(self.value(inner[0]) for _ in range(self.random.randint(0, 3)))
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
@@ -231,7 +229,7 @@ class Grammar:
 
     def _short(self) -> Words:
         """What keeps a training short; later settings of the same path would be refused or win."""
-        data = self.data_spec() if self._now_and_then() else "digits[:40]"
+        data = self.data_spec() if self._sometimes() else "digits[:40]"
         return [f"--data={data}", "--set=plan.epochs=1", "--set=plan.warmup_epochs=0"]
 
     def _settings(self, recipe: str) -> Words:
@@ -267,7 +265,7 @@ class Grammar:
             "scaling": self.scaling,
         }
         words += [f"--{name}={make()}" for name, make in more.items() if self.random.random() < 0.1]
-        words += ["--keep-images"] if self._now_and_then() else []
+        words += ["--keep-images"] if self._sometimes() else []
         return [*words, *(self._preprocess() if self.random.random() < 0.1 else [])]
 
     def _preprocess(self) -> Words:
@@ -297,11 +295,11 @@ class Grammar:
     def _pick(self, usual: list[str], odd: Iterable[str]) -> str:
         return self.random.choice(list(odd)) if self.random.random() < 0.08 else self.random.choice(usual)
 
-    def _now_and_then(self) -> bool:
+    def _sometimes(self) -> bool:
         return self.random.random() < 0.2
 
-    def _slipped(self, words: Words) -> Words:
-        """The words with one mistake of the hand in them; the run folder keeps its name."""
+    def _with_typing_error(self, words: Words) -> Words:
+        """The words with one typing error; the run folder keeps its name."""
         at = self.random.choice([at for at, word in enumerate(words) if word != "--run=run"])
         word, place = words[at], self.random.randrange(len(words[at]) + 1)
         junk = self.random.choice((*_JUNK, *_ODD))

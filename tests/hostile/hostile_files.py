@@ -1,4 +1,4 @@
-"""Files that somebody else wrote, or that were made to do harm: models, manifests, images, lists and archives."""
+"""Foreign, damaged and malicious files: models, manifests, images, lists and archives."""
 
 import json
 import os
@@ -184,7 +184,7 @@ def _json_value(random: Random) -> object:
 
 
 def image_folder(case: Case) -> list[str]:
-    """Class folders with something in them that is no ordinary picture."""
+    """Class folders with something in them that is not an ordinary image."""
     root = case.folder / "pictures"
     names = ["a", case.random.choice(("b", "b c", "[bold]", "b\nc", "\u0130", "-x", "%s", os.fsdecode(b"\xff")))]
     for name in names:
@@ -268,7 +268,7 @@ def _odd_place(place: Path, random: Random) -> None:
 
 
 def _huge(place: Path, random: Random) -> None:
-    """A picture that claims to be far larger than it is."""
+    """An image whose header claims a far larger size."""
     width = random.choice((20_000, 100_000, 2**31 - 1))
     content = b"IHDR" + struct.pack(">IIBBBBB", width, width, 8, 2, 0, 0, 0)
     chunk = struct.pack(">I", 13) + content + struct.pack(">I", zlib.crc32(content))

@@ -1,4 +1,4 @@
-"""What a run found out, how two runs are compared, and what is wrong with how a command ended."""
+"""Results of a run, their comparison, and checks of how a command ended."""
 
 import hashlib
 import json
@@ -25,15 +25,15 @@ PROVENANCE = TIMINGS | {"versions", "commit", "machine", "device"}
 _RELATIVE, _ABSOLUTE, _PIXEL = 1e-5, 1e-8, 1e-3
 # characters of a refusal, which may quote what was typed
 _LONGEST_LINE = 2000
-# refusals of numbers that only work can meet: the run folder is rightly there
+# refusals of numbers that only occur during the work: the run folder may exist
 _MET_AT_WORK = re.compile(
     r"no longer finite|NaN or infinite|combinations? failed|out of memory|cannot read the image|named pipe"
 )
 
 
 def result_of(folder: Path) -> dict[str, object]:
-    """Everything that a run, or a folder of runs, found out, without what it took."""
-    found: dict[str, dict[str, object]] = {}
+    """All results of a run, or of a folder of runs, without times."""
+    actual: dict[str, dict[str, object]] = {}
     for path in sorted(folder.rglob("*")):
         found_image = path.parent.name == "found" and path.suffix == ".npz"
         # how many files the images take depends on interruptions
@@ -45,8 +45,8 @@ def result_of(folder: Path) -> dict[str, object]:
             result = read(path)
         except Exception as error:  # noqa: BLE001 - whatever a damaged file makes its reader raise
             result = {f"{type(error).__name__} of {path.name}": str(error)}
-        found[name] = {**found.get(name, {}), **result}
-    return dict(found)
+        actual[name] = {**actual.get(name, {}), **result}
+    return dict(actual)
 
 
 def without(value: object, names: Iterable[str]) -> object:
@@ -65,8 +65,8 @@ def first_difference(one: object, other: object, path: str = "") -> str | None:
         for key in {**one, **other}:
             if key not in one or key not in other:
                 return f"{path}/{key} is only in the {'second' if key not in one else 'first'}"
-            if (found := first_difference(one[key], other[key], f"{path}/{key}")) is not None:
-                return found
+            if (result := first_difference(one[key], other[key], f"{path}/{key}")) is not None:
+                return result
         return None
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         places = (first_difference(a, b, f"{path}[{at}]") for at, (a, b) in enumerate(zip(one, other, strict=True)))

@@ -1,4 +1,4 @@
-"""Commands that start in milliseconds, and something that goes wrong in them.
+"""Commands that start in milliseconds, with an injected fault.
 
 A fork server imports everything once; a command is a fork of it that calls the command line's `main`. In the fork an
 audit hook counts the file operations below the case's folder: at a given one it sends a signal, raises an OSError or
@@ -34,7 +34,7 @@ _PRELOADED = (
     *("scipy.stats", "matplotlib.pyplot", "matplotlib.backends.backend_pdf", "jinja2", "PIL.Image", "torchvision"),
     *("torch._dynamo", "torch.utils.flop_counter"),
 )
-# a command that waits or computes for so long without having begun to work is taken to hang
+# a command that waits or computes for so long without having begun its work counts as hanging
 HANG_SECONDS = 20.0
 # seconds of one CPU that a command is watched for once it works
 _WATCHED = 4.0
@@ -43,7 +43,7 @@ _MEMORY = 8 * 2**30
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at the `moment`-th file operation of these `kinds`, counted from 1.
+    """What happens at the `at`-th file operation of these `kinds`, counted from 1.
 
     `action` is `signal` (number: which), `error` (number: the errno) or `limit` (number: bytes that a file may have).
     A `lasting` error meets all later operations of these kinds, too; a limit always lasts.
@@ -51,16 +51,14 @@ class Fault:
 
     action: str
     number: int
-    moment: int
+    at: int
     kinds: frozenset[str]
     lasting: bool = False
 
     def __str__(self) -> str:
         what = {"signal": _signal_name, "error": errno.errorcode.__getitem__, "limit": "{} bytes".format}
         lasting = " and after" if self.lasting else ""
-        return (
-            f"{self.action} {what[self.action](self.number)} at {'/'.join(sorted(self.kinds))} {self.moment}{lasting}"
-        )
+        return f"{self.action} {what[self.action](self.number)} at {'/'.join(sorted(self.kinds))} {self.at}{lasting}"
 
 
 def _signal_name(number: int) -> str:
@@ -113,8 +111,8 @@ class Server:
         self._starting = threading.Lock()
 
     def start(self, order: Order) -> "Started":
-        """Begin a command; it goes on beside the caller."""
-        with self._starting:  # or a process started at the same moment would keep the ends of these pipes open
+        """Start a command in parallel to the caller."""
+        with self._starting:  # or a process started at the same time would keep the ends of these pipes open
             pipes = [self._context.Pipe(duplex=False) for _ in range(3)]
             writers = [writer for _, writer in pipes]
             process = self._context.Process(target=_child, args=(order, *writers))
@@ -145,7 +143,7 @@ class Started:
     def wait(self, limit: float, *, works: Callable[[], bool] | None = None) -> Ended:
         """Its end, after `limit` seconds at the latest.
 
-        With `works`, it is stopped after HANG_SECONDS of its own, or earlier once that says that it works.
+        With `works`, it is stopped after HANG_SECONDS of its own, or earlier once that returns that it works.
         """
         texts = {reader.fileno(): bytearray() for reader in self.readers[:2]}
         stopped = working = False
@@ -155,7 +153,7 @@ class Started:
             idle = seconds > HANG_SECONDS and cpu < seconds / 50
             if seconds > limit or working or (works is not None and (cpu > HANG_SECONDS or idle)):
                 stopped = True
-                self.send(signal.SIGUSR1)  # faulthandler tells where it is
+                self.send(signal.SIGUSR1)  # faulthandler prints where it is
                 time.sleep(0.5)
                 self.process.kill()
                 self.send(signal.SIGKILL)
@@ -170,7 +168,7 @@ class Started:
         return Ended(code, out, err, time.monotonic() - self.began, working, stopped and not working, operations)
 
     def _is_alive(self, texts: dict[int, bytearray]) -> bool:
-        """Whether it goes on; takes what it has written meanwhile."""
+        """Whether it is still running; collects its output."""
         ready, *_ = select.select([*texts, self.process.sentinel], [], [], 0.1)
         for file in set(ready) & texts.keys():
             texts[file] += os.read(file, 65536)
@@ -232,13 +230,13 @@ def _child(order: Order, out: Connection, err: Connection, counts: Connection) -
 
 
 class Operations:
-    """Counts file operations below a folder and lets the fault happen at its moment."""
+    """Counts file operations below a folder and injects the fault at its position."""
 
     def __init__(self, folder: Path, fault: Fault | None) -> None:
         self.counts: Counter[str] = Counter()
         self._folder, self._fault = f"{folder}{os.sep}", fault
         self._met, self._on = 0, True
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error, EFBIG
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then the error EFBIG
         original = os.fsync
 
         def fsync(file: int) -> None:
@@ -259,8 +257,8 @@ class Operations:
         if fault is None or kind not in fault.kinds:
             return
         self._met += 1
-        if self._met == fault.moment or (fault.lasting and self._met > fault.moment):
-            _happen(fault)
+        if self._met == fault.at or (fault.lasting and self._met > fault.at):
+            _inject(fault)
 
     def _is_inside(self, path: object) -> bool:
         if not isinstance(path, str | bytes | os.PathLike):  # the number of an open file
@@ -269,7 +267,7 @@ class Operations:
         return os.path.join(self._folder, text).startswith(self._folder) and ".." not in text.split(os.sep)
 
 
-def _happen(fault: Fault) -> None:
+def _inject(fault: Fault) -> None:
     if fault.action == "signal":
         os.kill(os.getpid(), fault.number)
     elif fault.action == "limit":
@@ -300,7 +298,7 @@ def _kind(event: str, arguments: tuple[object, ...]) -> str | None:
 
 
 def small_tables() -> None:
-    """Evaluations write down what they know after a few images, not after hundreds or 20 seconds."""
+    """Evaluations write their rows after a few images, not after hundreds or 20 seconds."""
     from vitadel.evaluate import store
 
     vars(store)["_ROWS"] = 6

@@ -84,7 +84,7 @@ def _damage(case: Case) -> Damage | None:
     if after is None:
         path.unlink()
         return Damage(path, name, "the file is gone", before)
-    path.unlink()  # a link of it in another folder stays as it was
+    path.unlink()  # a link of it in another folder is unchanged
     path.write_bytes(after)
     first = next((at for at, (a, b) in enumerate(zip(before, after, strict=False)) if a != b), len(after))
     return Damage(path, name, f"{kind} at {first} of {len(before)}", before)
@@ -120,30 +120,30 @@ def _resumed(server: Server, case: Case, long: Long, reference: Reference, damag
         _check_same(case, long, reference, damage, damaged)
         return "resumed to the same result"
     _check_names(ended, damage)
-    for _ in range(_ADVICES):  # the advice must be of use
+    for _ in range(_ADVICES):  # the advice must help
         if not _follow(case, ended, damage):
             return "refused"
         ended = _run(server, case, long.order(case.folder), damage)
         if ended.code == 0:
             _check_same(case, long, reference, damage, None)
             return "refused, the same after the advice"
-    raise Bug(f"{damage.sort} damaged: the advice leads to nothing: {_brief(ended.err)}")
+    raise Bug(f"{damage.sort} damaged: the advice does not help: {_brief(ended.err)}")
 
 
 def _follow(case: Case, ended: Ended, damage: Damage) -> bool:
-    """Delete what a refusal says to delete; whether it says so."""
-    said = re.findall(r"[Dd]elete (?!it from)(that file|it|them|[^\s:,]+)", ended.err)
-    if not said:
+    """Delete what a refusal tells the user to delete; whether it does."""
+    advice = re.findall(r"[Dd]elete (?!it from)(that file|it|them|[^\s:,]+)", ended.err)
+    if not advice:
         return False
-    paths = [damage.path] if said[0] in ("that file", "it", "them") else list(case.folder.glob(said[0].rstrip(".")))
-    case.step(what=f"{said[0]} deleted, as advised: {len(paths)} files or folders")
+    paths = [damage.path] if advice[0] in ("that file", "it", "them") else list(case.folder.glob(advice[0].rstrip(".")))
+    case.step(what=f"{advice[0]} deleted, as advised: {len(paths)} files or folders")
     for path in paths:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     return True
 
 
 def _check_same(case: Case, long: Long, reference: Reference, damage: Damage, damaged: bytes | None) -> None:
-    """The result is that of the undisturbed run, apart from a damaged file that the command left as it was."""
+    """The result is that of the undamaged run, apart from a damaged file that the command left as it was."""
     untouched = damaged is not None and damage.path.exists() and damage.path.read_bytes().startswith(damaged)
     was_flagged = damage.path.name == "log.jsonl" and b"log-incomplete" in damage.path.read_bytes()
     ignored = damage.name if untouched or was_flagged else ""
@@ -155,7 +155,7 @@ def _check_same(case: Case, long: Long, reference: Reference, damage: Damage, da
         )
     if (difference := difference_in(case, reference, ignored)) is not None:
         case.step(what=difference)
-        raise Bug(f"{damage.sort} damaged: {long.kind} goes on to another result")
+        raise Bug(f"{damage.sort} damaged: {long.kind} resumes with another result")
 
 
 def _reported(server: Server, case: Case, long: Long, reference: Reference, damage: Damage) -> str:
@@ -164,17 +164,17 @@ def _reported(server: Server, case: Case, long: Long, reference: Reference, dama
 
 
 def _used(server: Server, case: Case, long: Long, reference: Reference, damage: Damage) -> str:
-    """A run that was trained as a model, another one as a page: the same answer as without damage, or refused."""
+    """A run that was trained as a model, another one as a page: the same output as without damage, or refused."""
     if long.kind != "train":
         return _reported(server, case, long, reference, damage)
     words = ("evaluate", "run", "--data=digits[:40]", "--suite=clean", "--run=other", "--json")
-    return _compared(server, case, damage, Order(words, case.folder), _answer)
+    return _compared(server, case, damage, Order(words, case.folder), _output)
 
 
 def _compared(server: Server, case: Case, damage: Damage, order: Order, read: Callable[[Case, Ended], object]) -> str:
-    """A command on the damaged run and on the mended one."""
+    """A command on the damaged run and on the repaired one."""
     ended = _run(server, case, order, damage)
-    found = read(case, ended)
+    result = read(case, ended)
     _mend(case, damage)
     whole = server.run(order)
     expected = read(case, whole)
@@ -183,9 +183,9 @@ def _compared(server: Server, case: Case, damage: Damage, order: Order, read: Ca
     if ended.code == 2:
         _check_names(ended, damage)
         return "refused"
-    if whole.code == 0 and (found == expected or _is_provenance(damage) or _is_a_picture_gone(damage)):
-        return "the same page or answer"
-    raise Bug(f"{damage.sort} damaged: `{order.words[0]}` says something else and does not notice")
+    if whole.code == 0 and (result == expected or _is_provenance(damage) or _is_a_picture_gone(damage)):
+        return "the same page or output"
+    raise Bug(f"{damage.sort} damaged: `{order.words[0]}` has other output and does not detect it")
 
 
 def _mend(case: Case, damage: Damage) -> None:
@@ -200,20 +200,20 @@ def _page(case: Case, ended: Ended) -> object:
     return path.read_bytes() if path.exists() else None
 
 
-def _answer(case: Case, ended: Ended) -> object:
+def _output(case: Case, ended: Ended) -> object:
     return without(json.loads(ended.out), TIMINGS) if ended.code == 0 else None
 
 
 def _run(server: Server, case: Case, order: Order, damage: Damage) -> Ended:
     case.step(*order.words)
     ended = server.run(order)
-    if found := complaint(ended):
-        raise Bug(f"{damage.sort} damaged: {order.words[0]}: {found}")
+    if result := complaint(ended):
+        raise Bug(f"{damage.sort} damaged: {order.words[0]}: {result}")
     return ended
 
 
 def _check_names(ended: Ended, damage: Damage) -> None:
-    """A refusal says which file is to blame."""
+    """A refusal names the damaged file."""
     if damage.path.name not in ended.err + ended.out and not _WITHOUT_NAME.search(ended.err):
         raise Bug(f"{damage.sort} damaged: the line does not name the file: {_brief(ended.err)}")
 
@@ -224,7 +224,7 @@ def _is_a_picture_gone(damage: Damage) -> bool:
 
 
 def _is_provenance(damage: Damage) -> bool:
-    """Whether only entries were damaged that tell where and when, and that no number depends on."""
+    """Whether only entries about time and place were damaged, which no number depends on."""
     try:
         pairs = [[_entries(text) for text in (damage.before.decode(), damage.path.read_text())]]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError):

@@ -46,8 +46,8 @@ def _failing(case: Case, reference: Reference) -> Fault:
     counts = reference.operations
     kind = case.random.choice(sorted(counts))
     kinds, count = case.random.choice(((frozenset((kind,)), counts[kind]), (CHANGES, reference.changes)))
-    number, moment = case.random.choice(_ERRORS), case.random.randint(1, count)
-    return Fault("error", number, moment, kinds, lasting=case.random.random() < 0.5)
+    number, at = case.random.choice(_ERRORS), case.random.randint(1, count)
+    return Fault("error", number, at, kinds, lasting=case.random.random() < 0.5)
 
 
 def _limited(case: Case, reference: Reference) -> Fault:
@@ -59,8 +59,8 @@ def _judged(server: Server, case: Case, long: Long, reference: Reference, fault:
     order = replace(long.order(case.folder), fault=fault)
     case.step(*order.words, what=str(fault or ""))
     ended = server.run(order)
-    if found := complaint(ended):
-        raise Bug(f"{long.kind}: {found}")
+    if result := complaint(ended):
+        raise Bug(f"{long.kind}: {result}")
     mend()
     resume(server, case, long, reference)
     return "refused, then the same" if ended.code else "not hindered"

@@ -1,4 +1,4 @@
-"""Words and files that nobody should write: done, or one line and exit code 2, and no folder is left claimed."""
+"""Random arguments and files: done, or one line and exit code 2, and no folder is left claimed."""
 
 import re
 from collections.abc import Callable
@@ -46,8 +46,8 @@ def _begun(folder: Path, before: bool) -> Callable[[], bool]:
 
 
 def _judge(case: Case, ended: Ended, *, claimed: bool) -> None:
-    if found := complaint(ended):
-        raise Bug(_without_what_was_typed(found))
+    if result := complaint(ended):
+        raise Bug(_without_what_was_typed(result))
     if (case.folder / CANARY).exists():
         raise Bug("code in a file was run")
     if ended.code == 2 and claimed and not was_met_at_work(ended):

@@ -1,4 +1,4 @@
-"""Every long command, interrupted at random moments and resumed until it is done: the uninterrupted result."""
+"""Every long command, interrupted at random times and resumed until it is done: the uninterrupted result."""
 
 import signal
 from dataclasses import replace
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(0)
 _SHARE = 0.3
 _BATCHES = (3, 7, 16, 64)
 _SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-# how a command may end that was interrupted: by the signal itself, by its own answer to it, or too early for it
+# how a command may end that was interrupted: by the signal itself, by its handler, or before either
 _ENDS = {
     signal.SIGKILL: (-signal.SIGKILL, 0),
     signal.SIGTERM: (-signal.SIGTERM, 143, 0),
@@ -43,7 +43,7 @@ def _case(server: Server, references: References, case: Case) -> str:
 
 
 def _interrupted(server: Server, case: Case, long: Long, reference: Reference) -> int:
-    """The command, given a signal at a random moment: at one of its file operations, or at any time."""
+    """The command, given a signal at random: at one of its file operations, or at any time."""
     number = case.random.choice(_SIGNALS)
     order = long.order(case.folder, case.random.choice(_BATCHES))
     if case.random.random() < 0.6:
@@ -57,6 +57,6 @@ def _interrupted(server: Server, case: Case, long: Long, reference: Reference) -
         started.process.join(delay)
         started.send(number)
         ended = started.wait(300)
-    if found := complaint(ended, _ENDS[number]):
-        raise Bug(f"{long.kind}, {number.name}: {found}")
+    if result := complaint(ended, _ENDS[number]):
+        raise Bug(f"{long.kind}, {number.name}: {result}")
     return ended.code

@@ -1,4 +1,4 @@
-"""Which tests run which functions of the package, and how long each takes; one process per test file, kept on disk."""
+"""Which tests run which functions of the package, and how long each takes; one process per test file, stored."""
 
 import ast
 import builtins
@@ -23,7 +23,7 @@ _MARK = "_ran_"
 
 @dataclass(slots=True)
 class FileRecord:
-    """What one test file does: its passing tests with their seconds and the functions they run, and what it imports."""
+    """What one test file executes: its passing tests, their seconds, the functions they run, and its imports."""
 
     key: str
     seconds: dict[str, float] = field(default_factory=dict)

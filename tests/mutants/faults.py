@@ -1,6 +1,6 @@
 """Every small fault that a source file can be given: a comparison, sign, constant, boolean or minimum changed.
 
-Left out is what no test should notice: docstrings, annotations, assertions, the words of errors, decorators.
+Left out is what no test should detect: docstrings, annotations, assertions, the texts of errors, decorators.
 """
 
 import ast
@@ -60,7 +60,7 @@ class Fault:
     end: int
     text: str
     line: int
-    function: str  # the qualified name of what it lies in; empty outside of functions
+    function: str  # the qualified name of the function it is in; empty outside of functions
 
     def applied(self, source: bytes) -> bytes:
         return source[: self.start] + self.text.encode() + source[self.end :]
@@ -132,10 +132,10 @@ class _Finder:
     ) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         start = self._end(left)
         gap = self.source[start : self._start(right)].decode()
-        found = re.search(pattern, gap)
-        if found is not None and "#" not in gap:
-            first = start + len(gap[: found.start()].encode())
-            yield first, first + len(found[0].encode()), texts
+        result = re.search(pattern, gap)
+        if result is not None and "#" not in gap:
+            first = start + len(gap[: result.start()].encode())
+            yield first, first + len(result[0].encode()), texts
 
     def _start(self, node: ast.AST) -> int:
         return self.starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
@@ -145,7 +145,7 @@ class _Finder:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """What of a node a fault may lie in."""
+    """The parts of a node that a fault may change."""
     match node:
         # the positions of nodes within an f-string are wrong before Python 3.12
         case ast.Assert() | ast.Raise() | ast.JoinedStr():

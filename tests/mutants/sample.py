@@ -1,9 +1,9 @@
-"""How many small faults the tests notice: draws faults over the package, makes one at a time in a copy, runs tests.
+"""How many small faults the tests detect: draws faults over the package, makes one at a time in a copy, runs tests.
 
     python tests/mutants/sample.py --count 80 --seed 1 --jobs 2
 
 A fault is tried on the tests of its own package, on those that name its module, and on the contract and golden tests,
-as far as these run the function that it lies in, until one fails; on others only if none of these runs it. A test that
+as far as these run its function, until one fails; on others only if none of these runs it. A test that
 does not end counts as one that fails. Which tests run which function is recorded the first time, and again for a test
 file that has changed, `--jobs` files at once; delete build/mutants to record everything anew.
 """
@@ -71,7 +71,7 @@ class Mutant:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="How many small faults the tests notice.")
+    parser = argparse.ArgumentParser(description="How many small faults the tests detect.")
     parser.add_argument("--count", type=int, default=80, help="how many faults")
     parser.add_argument("--seed", type=int, default=1, help="which faults")
     parser.add_argument("--jobs", type=int, default=1, help="how many at once")
@@ -89,13 +89,13 @@ def main() -> int:
     prepare()
     records = read_records(test_files(), arguments.jobs)
     survivors = tried(mutants, records, arguments.jobs)
-    return summed_up(mutants, survivors)
+    return print_shares(mutants, survivors)
 
 
 def drawn(places: dict[Path, list[list[Fault]]], count: int, seed: int) -> list[Mutant]:
     """Places drawn evenly, and one fault of each."""
     rng = random.Random(seed)  # noqa: S311
-    everywhere = [(file, faults) for file, found in places.items() for faults in found]
+    everywhere = [(file, faults) for file, result in places.items() for faults in result]
     chosen = rng.sample(everywhere, min(count, len(everywhere)))
     return [Mutant(file, rng.choice(faults)) for file, faults in chosen]
 
@@ -110,7 +110,7 @@ def at_lines(places: dict[Path, list[list[Fault]]], lines: Sequence[str]) -> lis
 
 
 def prepare() -> None:
-    """Import what is heavy, and leave no trace in the working tree."""
+    """Import slow packages, and leave the working tree unchanged."""
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"  # as tests/conftest.py, which is too late here
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -142,11 +142,11 @@ def read_records(files: Sequence[Path], jobs: int) -> dict[Path, FileRecord]:
     records = {file: read_record(file, ROOT, KEPT) for file in files}
     make_records([file for file, record in records.items() if record is None], jobs)
     read = {file: record or read_record(file, ROOT, KEPT) for file, record in records.items()}
-    found = {file: record for file, record in read.items() if record is not None}
-    broken = [test for record in found.values() for test in record.failed]
+    result = {file: record for file, record in read.items() if record is not None}
+    broken = [test for record in result.values() for test in record.failed]
     if broken:
         print(f"{len(broken)} tests fail without a fault and are left out: {', '.join(broken)}", flush=True)
-    return found
+    return result
 
 
 def make_records(files: Sequence[Path], jobs: int) -> None:
@@ -200,7 +200,7 @@ def forked(work: Callable[[], int | None], out: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The tests that may notice a fault, in the order to run them, and how long all of them and the longest take."""
+    """The tests that may detect a fault, in the order to run them, and how long all of them and the longest take."""
 
     tests: Sequence[str]
     seconds: float = 0.0
@@ -208,7 +208,7 @@ class Selection:
 
 
 def selected(mutant: Mutant, records: Mapping[Path, FileRecord]) -> Selection:
-    """The tests that run the fewest functions come first: they look at this one the closest."""
+    """The tests that run the fewest functions come first: they are the most specific."""
     folders = [TESTS / "unit" / mutant.package, TESTS / mutant.package, *(TESTS / name for name in EVERYWHERE)]
     if mutant.package == "api":  # the commands do nothing but call it
         folders.append(TESTS / "cli")
@@ -222,7 +222,7 @@ def selected(mutant: Mutant, records: Mapping[Path, FileRecord]) -> Selection:
         chosen = {file: tests for file, record in records.items() if (tests := record.runs(function))}
     if not chosen:  # outside of functions, or in a function younger than the record
         chosen = {file: list(record.ran) for file, record in near.items() if mutant.module in record.modules}
-    if not any(chosen.values()):  # of a module that is only imported by processes that tests start
+    if not any(chosen.values()):  # of a module that is only imported by subprocesses of tests
         chosen = {file: list(record.ran) for file, record in near.items() if "subprocess" in file.read_text()}
     chosen = {file: tests for file, tests in chosen.items() if tests}
     for file, tests in chosen.items():
@@ -235,7 +235,7 @@ def selected(mutant: Mutant, records: Mapping[Path, FileRecord]) -> Selection:
 
 
 def tried(mutants: Sequence[Mutant], records: Mapping[Path, FileRecord], jobs: int) -> list[Mutant]:
-    """Try all of them, `jobs` at once; those that no test notices."""
+    """Try all of them, `jobs` at once; those that no test detects."""
     survivors: list[Mutant] = []
     waiting, running = collections.deque(enumerate(mutants, 1)), dict[Slot, tuple[int, Mutant]]()
     with tempfile.TemporaryDirectory() as name:
@@ -269,7 +269,7 @@ class Slot:
     def __init__(self, compiled: Path, folder: Path) -> None:
         self.folder = folder
         self.copy = folder / "src"
-        shutil.copytree(compiled, self.copy)  # times of change go along, so what is compiled stays valid
+        shutil.copytree(compiled, self.copy)  # modification times are copied too, so compiled files stay valid
 
     def start(self, mutant: Mutant, selection: Selection) -> None:
         self.mutant, self.selection, self.began = mutant, selection, time.perf_counter()
@@ -309,7 +309,7 @@ class Slot:
 
     def _judged(self, status: int, took: float) -> tuple[bool, str]:
         first = self.folder / "first"
-        noticed = first.read_text() if first.exists() else ""
+        failed_test = first.read_text() if first.exists() else ""
         first.unlink(missing_ok=True)
         if not self.selection.tests:
             return False, "no test runs it"
@@ -317,11 +317,11 @@ class Slot:
             return False, f"{len(self.selection.tests)} tests in {took:.0f} s"
         if os.WIFSIGNALED(status):
             return True, f"by signal {os.WTERMSIG(status)} after {took:.0f} s"
-        return True, f"{noticed or 'not a test could be collected'} in {took:.0f} s"
+        return True, f"{failed_test or 'not a test could be collected'} in {took:.0f} s"
 
 
 class _First:
-    """Writes down the first test that fails."""
+    """Records the first test that fails."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -331,7 +331,7 @@ class _First:
             self.path.write_text(report.nodeid)
 
 
-def summed_up(mutants: Sequence[Mutant], survivors: Sequence[Mutant]) -> int:
+def print_shares(mutants: Sequence[Mutant], survivors: Sequence[Mutant]) -> int:
     """Print the shares; 1 if too few were caught."""
     for package, (number, missed) in sorted(_by_package(mutants, survivors)):
         print(f"{package:12} {number - missed:4} of {number:4} caught")

@@ -6,13 +6,13 @@ from faults import faults_of  # type: ignore[import-not-found]
 
 def changed(source: str) -> list[str]:
     """The source with each fault, without the lines that are as before."""
-    found = [fault for place in faults_of(source.encode()) for fault in place]
+    result = [fault for place in faults_of(source.encode()) for fault in place]
     lines = source.splitlines()
-    texts = [fault.applied(source.encode()).decode().splitlines() for fault in found]
+    texts = [fault.applied(source.encode()).decode().splitlines() for fault in result]
     assert all(len(text) == len(lines) for text in texts)
-    for text, fault in zip(texts, found, strict=True):
+    for text, fault in zip(texts, result, strict=True):
         assert [number for number, line in enumerate(text, 1) if line != lines[number - 1]] == [fault.line]
-    return [text[fault.line - 1].strip() for text, fault in zip(texts, found, strict=True)]
+    return [text[fault.line - 1].strip() for text, fault in zip(texts, result, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,11 @@ def test_every_fault_of_a_line(source: str, faults: list[str]) -> None:
         "f'{a + 1}'",
     ],
 )
-def test_what_no_test_should_notice_is_left_alone(source: str) -> None:
+def test_code_without_effect_is_not_mutated(source: str) -> None:
     assert changed(source) == []
 
 
-def test_a_fault_knows_the_function_that_it_lies_in() -> None:
+def test_a_fault_records_its_function() -> None:
     source = """a = 1
 class A:
     b = 2
@@ -73,5 +73,5 @@ class A:
             return 4
         return lambda: 5
 """
-    found = {fault.line: fault.function for place in faults_of(source.encode()) for fault in place}
-    assert found == {1: "", 3: "", 4: "", 6: "A.f.g", 7: "A.f"}
+    result = {fault.line: fault.function for place in faults_of(source.encode()) for fault in place}
+    assert result == {1: "", 3: "", 4: "", 6: "A.f.g", 7: "A.f"}

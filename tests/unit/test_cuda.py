@@ -1,4 +1,4 @@
-"""The same answers on a GPU; skipped where there is none."""
+"""The same results on a GPU; skipped where there is none."""
 
 import copy
 import warnings
@@ -55,7 +55,7 @@ def model(name: str = "timm:test_vit", patch: int = 4) -> models.Model:
     return models.load(name, num_classes=10, image_size=32, patch_size=patch)
 
 
-def test_draws_are_the_same_numbers() -> None:
+def test_random_numbers_match_the_cpu() -> None:
     index = torch.arange(7)
     here, there = RandomStreams.of(5, index), RandomStreams.of(5, index.cuda())
     assert torch.equal(here.uniform(3, 4, 5), there.uniform(3, 4, 5).cpu())
@@ -64,14 +64,14 @@ def test_draws_are_the_same_numbers() -> None:
 
 
 @pytest.mark.parametrize("threat", THREATS, ids=str)
-def test_projections_agree(threat: Threat) -> None:
+def test_projections_match_the_cpu(threat: Threat) -> None:
     x0 = torch.rand(5, 3, 16, 16)
     x = x0 + torch.randn_like(x0)
     torch.testing.assert_close(threat.project(x.cuda(), x0.cuda()).cpu(), threat.project(x, x0), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("threat", THREATS, ids=str)
-def test_attacks_reach_the_same_verdicts(threat: Threat) -> None:
+def test_verdicts_match_the_cpu(threat: Threat) -> None:
     net = model().double()
     x = torch.rand(16, 3, 32, 32, dtype=torch.float64)
     y = net(x).argmax(1)
@@ -172,16 +172,16 @@ def run_engine(
         return x[at], Untargeted(y[at], loss), ranked[at][:, : attack.num_branches(10)]
 
     pool = WorkQueue(RandomStreams.of(3, torch.arange(len(x), device=device)), 10, fetch)
-    fell = [False] * len(x)
+    broken = [False] * len(x)
     for results in engine.run(attack, Oracle(net), pool, threat, Oracle(net)):
         for result in results:
-            fell[result.index] = result.success
-    return fell
+            broken[result.index] = result.success
+    return broken
 
 
 @pytest.mark.parametrize("threat", [Linf(1 / 255), L2(0.08), L1(1.5)], ids=str)
 @pytest.mark.parametrize("name", SEARCHES)
-def test_recorded_steps_reach_the_verdicts_of_the_cpu(name: str, threat: Threat) -> None:
+def test_captured_steps_give_the_verdicts_of_the_cpu(name: str, threat: Threat) -> None:
     net = model().double().requires_grad_(False)
     x = torch.rand(24, 3, 32, 32, dtype=torch.float64)
     here = run_engine(SEARCHES[name], Engine(batch_size=64, precision="float32"), net.cpu(), x, threat)
@@ -200,9 +200,9 @@ def test_half_precision_only_reports_what_float32_confirms(precision: str) -> No
     half = robustness(net, x, y, Linf(1 / 255), entries, engine=Engine(precision=precision))
     full = robustness(net, x, y, Linf(1 / 255), entries, engine=Engine(precision="float32"))
     with torch.no_grad():
-        answers = net(half.x_adv.cuda()).argmax(1).cpu()
-    assert [int(answer) for answer in answers[[to != "" for to in half.broken_by]]] == [
-        answer for answer, to in zip(half.prediction, half.broken_by, strict=True) if to != ""
+        predictions = net(half.x_adv.cuda()).argmax(1).cpu()
+    assert [int(prediction) for prediction in predictions[[to != "" for to in half.broken_by]]] == [
+        prediction for prediction, to in zip(half.prediction, half.broken_by, strict=True) if to != ""
     ]
     assert abs(half.robust.correct - full.robust.correct) <= 3
     assert float((half.x_adv - x).abs().max()) <= 1 / 255 + 1e-7
@@ -232,8 +232,8 @@ def test_a_batch_that_does_not_fit_is_halved() -> None:
     assert abs(small.robust.correct - large.robust.correct) <= 1
 
 
-def test_a_model_that_asks_its_device_runs_unrecorded_and_says_so() -> None:
-    class Asking(torch.nn.Module):
+def test_a_model_that_synchronizes_runs_without_capture_and_is_flagged() -> None:
+    class SynchronizingModel(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.net = model()
@@ -242,21 +242,21 @@ def test_a_model_that_asks_its_device_runs_unrecorded_and_says_so() -> None:
             logits: torch.Tensor = self.net(x)
             return logits if bool(logits.isfinite().all()) else logits * 0
 
-    net = Asking().cuda()
+    net = SynchronizingModel().cuda()
     x = torch.rand(8, 3, 32, 32)
     with torch.no_grad():
         y = net(x.cuda()).argmax(1).cpu()
     result = robustness(net, x, y, Linf(1e-4), (NamedAttack("apgd", APGD(steps=60)),))
-    assert [flag.code for flag in result.flags] == ["search-fell-back"]
+    assert [flag.code for flag in result.flags] == ["search-fallback"]
     assert "could not be recorded" in result.flags[0].sentence
-    # the failed recording leaves the device's random generator as it was
+    # the failed capture leaves the device's random generator unchanged
     torch.cuda.manual_seed(3)
     first = torch.rand(4, device="cuda")
     torch.cuda.manual_seed(3)
     assert torch.equal(first, torch.rand(4, device="cuda"))
 
 
-def test_compiled_models_answer_alike() -> None:
+def test_compiled_models_give_the_same_logits() -> None:
     net = model().cuda().requires_grad_(False).eval()
     x = torch.rand(16, 3, 32, 32, device="cuda")
     fast, _, flags = search_model(net, x, "float32", compile=True)
@@ -274,7 +274,7 @@ def digits(count: int = 64) -> Split:
     return split
 
 
-def test_images_kept_on_the_device_are_those_of_the_computer() -> None:
+def test_images_on_the_device_match_the_host() -> None:
     split = digits().load_into_memory()
     picks = list(Sampler(len(split), 16, seed=0).batches(range(6)))
     here = list(Loader(split, None, torch.device("cpu")).batches(picks))
@@ -289,7 +289,7 @@ def test_images_kept_on_the_device_are_those_of_the_computer() -> None:
     [PadCrop(4), ResizedCrop(), ColorJitter(hue=0.1), Erase(1.0), Rotate(5.0), Chain((Flip(), Erase(0.5)))],
     ids=lambda one: type(one).__name__,
 )
-def test_augmentations_draw_the_same_on_a_gpu(augment: Augment) -> None:
+def test_augmentations_match_the_cpu(augment: Augment) -> None:
     x, index = torch.rand(12, 3, 32, 32), torch.arange(12)
     here = augment(x, RandomStreams.of(3, index))
     there = augment(x.cuda(), RandomStreams.of(3, index.cuda())).cpu()
@@ -299,7 +299,7 @@ def test_augmentations_draw_the_same_on_a_gpu(augment: Augment) -> None:
 
 @pytest.mark.parametrize("attack_model", [False, True])
 @pytest.mark.parametrize("compiled", [Compile.OFF, Compile.BLOCKS, Compile.FAST])
-def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: Compile, attack_model: bool) -> None:
+def test_fast_training_matches_plain_training(tmp_path: Path, compiled: Compile, attack_model: bool) -> None:
     objective = TRADES(PGD(steps=2, step_size=2 / 255, keep_best=False), Linf(8 / 255))
     plan = TrainingConfig(
         epochs=2, batch_size=16, optimizer=SGD(lr=0.05), ema=0.9, precision=Precision.BF16, log_every_steps=1
@@ -315,7 +315,7 @@ def test_fast_training_goes_the_way_of_plain_training(tmp_path: Path, compiled: 
 
 
 @pytest.mark.parametrize("output", list(Output))
-def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path, output: Output) -> None:
+def test_fast_training_of_adapters_matches_plain_training(tmp_path: Path, output: Output) -> None:
     attack = PGD(steps=2, step_size=2 / 255, keep_best=False)
     objective = TORATraining(attack, Linf(8 / 255), weight=0.5, phase1_attack=output, phase2_loss=output)
     plan = TrainingConfig(epochs=2, batch_size=16, optimizer=SGD(lr=0.05), precision=Precision.BF16, log_every_steps=1)
@@ -332,8 +332,8 @@ def test_fast_training_of_adapters_goes_the_way_of_plain_training(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["test_vit", "xcit_nano_12_p16_224"])
-def test_a_recorded_loss_leaves_the_gradients_of_the_plain_one(name: str) -> None:
-    """Also the numbers it tells and the running statistics; a batch of another size goes the plain way."""
+def test_a_captured_loss_gives_the_same_gradients(name: str) -> None:
+    """Also its logged numbers and the running statistics; a batch of another size runs eagerly."""
     objective, one = TRADES(None, Linf(8 / 255)), model(f"timm:{name}").cuda().train()
     other = copy.deepcopy(one)
 
@@ -351,9 +351,9 @@ def test_a_recorded_loss_leaves_the_gradients_of_the_plain_one(name: str) -> Non
         other.zero_grad()
         x = torch.rand(size, 3, 32, 32, device="cuda")
         tensors = x, torch.arange(size, device="cuda"), (x + 0.03).clamp(max=1)
-        told, told_again = plain(*tensors), recorded(*tensors)
-        assert {key: float(value) for key, value in told_again.items()} == pytest.approx(
-            {key: float(value) for key, value in told.items()}, rel=1e-4
+        logs, logs_captured = plain(*tensors), recorded(*tensors)
+        assert {key: float(value) for key, value in logs_captured.items()} == pytest.approx(
+            {key: float(value) for key, value in logs.items()}, rel=1e-4
         )
         for (key, mine), theirs in zip(one.named_parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(theirs.grad, mine.grad, rtol=1e-3, atol=1e-5, msg=key)
@@ -361,34 +361,34 @@ def test_a_recorded_loss_leaves_the_gradients_of_the_plain_one(name: str) -> Non
             torch.testing.assert_close(kept_too, kept, rtol=1e-4, atol=1e-6)
 
 
-def test_recorded_answers_have_the_slopes_of_the_plain_ones() -> None:
+def test_captured_logits_have_the_same_gradients() -> None:
     net = model().cuda().requires_grad_(False).eval()
     recorded = GraphedForward(net)
     for size in (8, 8, 5, 8):
         x = torch.rand(size, 3, 32, 32, device="cuda", requires_grad=True)
-        (slope,) = torch.autograd.grad(net(x)[:, 0].sum(), x)
+        (gradient,) = torch.autograd.grad(net(x)[:, 0].sum(), x)
         z = recorded(x)
         (again,) = torch.autograd.grad(z[:, 0].sum(), x)
-        torch.testing.assert_close(again, slope, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(again, gradient, rtol=1e-4, atol=1e-6)
         with torch.no_grad():
             torch.testing.assert_close(recorded(x), net(x), rtol=1e-4, atol=1e-6)
 
 
-def test_what_cannot_be_recorded_runs_as_it_is_and_says_so() -> None:
-    def asks(pixels: torch.Tensor) -> torch.Tensor:
+def test_losses_that_cannot_be_captured_run_eagerly_and_are_reported() -> None:
+    def synchronizes(pixels: torch.Tensor) -> torch.Tensor:
         return pixels.flatten(1) * float(pixels.mean())
 
     x = torch.rand(4, 3, 8, 8, device="cuda", requires_grad=True)
-    recorded = GraphedForward(asks)
+    recorded = GraphedForward(synchronizes)
     with pytest.warns(UserWarning, match="could not be captured"):
         first = recorded(x)
-    torch.testing.assert_close(first, asks(x))
-    torch.testing.assert_close(recorded(x), asks(x))
+    torch.testing.assert_close(first, synchronizes(x))
+    torch.testing.assert_close(recorded(x), synchronizes(x))
     torch.rand(2, device="cuda")  # the device's random generator is still there
 
 
 @pytest.mark.parametrize(("patches", "channels"), [(64, 64), (64, 32), (16, 16)])
-def test_attention_with_one_class_token_is_the_general_one(patches: int, channels: int) -> None:
+def test_class_attention_matches_general_attention(patches: int, channels: int) -> None:
     """Against attention in float64: no further off than rounding to half precision between the products."""
     from vitadel.models.kernels.class_attention import class_attention
 
@@ -399,8 +399,11 @@ def test_attention_with_one_class_token_is_the_general_one(patches: int, channel
     wanted = (weights @ v).transpose(1, 2)
     got = class_attention(qkv, 0.3)
     assert _distance(got, wanted) < 5e-3
-    slope = torch.randn_like(got)
-    (back,), (wanted_back,) = torch.autograd.grad(got, qkv, slope), torch.autograd.grad(wanted, exact, slope.double())
+    gradient = torch.randn_like(got)
+    (back,), (wanted_back,) = (
+        torch.autograd.grad(got, qkv, gradient),
+        torch.autograd.grad(wanted, exact, gradient.double()),
+    )
     assert _distance(back, wanted_back) < 1e-2
 
 
@@ -415,7 +418,7 @@ def _distance(one: torch.Tensor, other: torch.Tensor) -> float:
         ("timm:xcit_nano_12_p16_224", "attn", "PackedChannelAttention"),
     ],
 )
-def test_a_quickened_network_answers_alike(name: str, part: str, packed: str) -> None:
+def test_fused_kernels_give_the_same_logits(name: str, part: str, packed: str) -> None:
     plain = model(name).cuda().bfloat16().eval()
     quick = copy.deepcopy(plain)
     family_of(quick.net).use_fused_kernels(quick.net)
@@ -423,13 +426,13 @@ def test_a_quickened_network_answers_alike(name: str, part: str, packed: str) ->
     assert quick.net.state_dict().keys() == plain.net.state_dict().keys()
     pixels = torch.randn(256, 3, 32, 32, device="cuda", dtype=torch.bfloat16)
     with torch.no_grad():
-        answers = quick.net(pixels), plain.net(pixels)
+        logits = quick.net(pixels), plain.net(pixels)
         exact = plain.net.double()(pixels.double())
     # both are off by what bf16 loses in twelve blocks, and by different roundings
-    assert _distance(answers[0], exact) < 1.5 * _distance(answers[1], exact)
+    assert _distance(logits[0], exact) < 1.5 * _distance(logits[1], exact)
 
 
-def test_awp_under_autocast_sees_the_moved_weights() -> None:
+def test_awp_under_autocast_uses_the_perturbed_weights() -> None:
     net = model().cuda().train()
     x, y = torch.rand(8, 3, 32, 32, device="cuda"), torch.arange(8, device="cuda")
     with torch.autocast("cuda", torch.bfloat16):
@@ -440,15 +443,15 @@ def test_awp_under_autocast_sees_the_moved_weights() -> None:
     assert float((step.loss - before).detach()) > 0.01
 
 
-def test_the_card_tells_what_it_spends() -> None:
+def test_the_gpu_reports_its_energy() -> None:
     meter = Meter(torch.device("cuda"))
     ones = torch.ones(4096, 4096, device="cuda")
     for _ in range(200):
         ones @ ones
     torch.cuda.synchronize()
-    told = meter.read()
-    assert told["seconds"] > 0
-    assert told["gpu_hours"] == pytest.approx(told["seconds"] / 3600)
-    assert told["memory_mib"] >= 64
-    assert told.get("energy_joules", 1.0) > 0
+    reading = meter.read()
+    assert reading["seconds"] > 0
+    assert reading["gpu_hours"] == pytest.approx(reading["seconds"] / 3600)
+    assert reading["memory_mib"] >= 64
+    assert reading.get("energy_joules", 1.0) > 0
     assert peak_flops(torch.cuda.get_device_name()) is None or peak_flops(torch.cuda.get_device_name()) > 1e13  # type: ignore[operator]

@@ -44,10 +44,10 @@ def test_short_commands_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = commands(page)
-    if any(command.startswith(LONG) for command in found):
+    result = commands(page)
+    if any(command.startswith(LONG) for command in result):
         pytest.skip("the page trains first; the slow suite runs it whole")
-    for command in found:
+    for command in result:
         run(command, monkeypatch, capsys)
 
 
@@ -70,7 +70,7 @@ def test_pages_link_only_to_what_exists() -> None:
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_every_command_has_a_place_in_the_documentation() -> None:
+def test_every_command_is_documented() -> None:
     from typer.main import get_command
 
     from vitadel.cli import app

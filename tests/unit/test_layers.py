@@ -96,7 +96,7 @@ def test_outside_packages_are_imported_where_declared() -> None:
     assert not bad, "\n".join(bad)
 
 
-def test_there_is_no_drawer_for_leftovers() -> None:
+def test_there_is_no_utils_module() -> None:
     drawers = {"utils", "util", "misc", "helpers", "common"}
     assert not [file for file in _files() if set(file.relative_to(SRC).with_suffix("").parts) & drawers]
 
@@ -111,7 +111,7 @@ def _opens_text_without_encoding(call: ast.Call) -> bool:
     return name == "open" and text and not any(keyword.arg == "encoding" for keyword in call.keywords)
 
 
-def test_text_files_say_their_encoding() -> None:
+def test_text_files_are_opened_with_an_encoding() -> None:
     """Or a file written on one machine cannot be read on another, under another locale."""
     calls = (
         (file, node) for file in sorted(SRC.rglob("*.py")) for node in ast.walk(ast.parse(file.read_text("utf-8")))
@@ -145,7 +145,7 @@ def test_importing_the_packages_changes_nothing_global() -> None:
         + "".join(f"import vitadel.{package}\n" for package in packages)
         + "assert torch.equal(state, torch.random.get_rng_state())\n"
         "assert threads == torch.get_num_threads() and dtype == torch.get_default_dtype()\n"
-        # torch itself names a folder for what it compiles
+        # torch itself uses a folder for compiled code
         "assert {key for key in os.environ if os.environ[key] != env.get(key)} <= {'TORCHINDUCTOR_CACHE_DIR'}\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -23,7 +23,7 @@ from vitadel.shifts import RotateTranslate
 from vitadel.threats import L1, L2, Linf
 from vitadel.train import SGD, AdamW, Lion, TrainingConfig
 
-# what the program computes or reads itself, by package; nobody sets these numbers
+# what the program computes or reads itself, by package; these numbers are not settings
 RECORDS = {
     "analyze": (
         "AttackCost Attacked BlocksPoint EpsPoint Evidence Measured Measurements Moments PrefixCache Restriction "
@@ -33,7 +33,7 @@ RECORDS = {
     "attacks": "AttackResult ContinuousBatch FactorSearchResult Factors Flag ImageResult SavedBuffers WorkQueue",
     "core": "Accuracy LinearFit PairedTest PowerLawFit Range Ranks",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
-    "evaluate": "Context Desk ImageFiles Measure AttackRunner Sheet TableWriter",
+    "evaluate": "Context ImageFiles Measure Search TableWriter",
     "models": "Cost Geometry Layer",
     "objectives": "TrainingTime",
     "recipes": "AugmentationSet PublishedAccuracy PublishedSweep",
@@ -75,14 +75,14 @@ GIVEN: dict[str, dict[str, Any]] = {
 
 def _dataclasses() -> Iterator[tuple[str, type]]:
     """Every public dataclass of the package, but for those of reports and run folders."""
-    for found in pkgutil.walk_packages(vitadel.__path__, "vitadel."):
-        if found.name.startswith(("vitadel.report", "vitadel.runs", "vitadel.cli", "vitadel.__main__")):
+    for result in pkgutil.walk_packages(vitadel.__path__, "vitadel."):
+        if result.name.startswith(("vitadel.report", "vitadel.runs", "vitadel.cli", "vitadel.__main__")):
             continue
-        for name, kind in vars(importlib.import_module(found.name)).items():
-            if not isinstance(kind, type) or kind.__module__ != found.name or name.startswith("_"):
+        for name, kind in vars(importlib.import_module(result.name)).items():
+            if not isinstance(kind, type) or kind.__module__ != result.name or name.startswith("_"):
                 continue
             if dataclasses.is_dataclass(kind):
-                yield f"{found.name}.{name}".removeprefix("vitadel."), kind
+                yield f"{result.name}.{name}".removeprefix("vitadel."), kind
 
 
 def _types(kind: type) -> dict[str, Any]:
@@ -121,7 +121,7 @@ FIELDS = [
 ]
 
 
-def test_all_settings_of_the_registries_are_looked_at() -> None:
+def test_all_settings_of_the_registries_are_checked() -> None:
     known = set(_settings().values())
     registries: list[Callable[[], object]] = [
         *ATTACKS.values(),
@@ -192,7 +192,7 @@ def _filled(declared: Any, value: object) -> object:
 
 
 @pytest.mark.parametrize(("kind", "name", "declared"), FIELDS)
-def test_what_lies_outside_is_refused_by_name(kind: type, name: str, declared: Any) -> None:
+def test_values_out_of_range_are_refused_by_name(kind: type, name: str, declared: Any) -> None:
     given = GIVEN.get(kind.__name__, {})
     kind(**given)
     for number, allowed in _numbers(declared):
@@ -214,7 +214,7 @@ def test_the_ends_of_a_range_are_accepted(kind: type, name: str, declared: Any) 
             check_ranges(settings)
 
 
-def test_types_without_the_ranges_are_plain() -> None:
+def test_types_of_settings_are_plain_without_their_ranges() -> None:
     """What reads types, such as the command line, sees no difference."""
     hints = typing.get_type_hints(PGD)
     assert hints["steps"] is int

@@ -78,7 +78,7 @@ def measure_gaps(ctx: Context, table: str, factors: Sequence[float] | None = Non
 
     def work(index: Tensor) -> dict[str, object]:
         parts = in_batches(index, min(64, ctx.batch_size), lambda part: _count(model, ctx.images.images(part), factors))
-        counts = _sums(found for _, found in parts)
+        counts = _sums(part for _, part in parts)
         columns = {
             field.name: [getattr(one, field.name).tolist() for one in counts.values()] for field in fields(GapCounts)
         }
@@ -107,11 +107,11 @@ def _sums(parts: Iterable[Mapping[str, GapCounts]]) -> dict[str, GapCounts]:
 @torch.no_grad()
 def _count(model: Model, x: Tensor, factors: Sequence[float] | None) -> dict[str, GapCounts]:
     """The counts of a batch; one attention is held in memory at a time."""
-    found: dict[str, GapCounts] = {}
+    by_layer: dict[str, GapCounts] = {}
 
     def count(name: str) -> Callable[[Tensor], Tensor]:
         def edit(scores: Tensor) -> Tensor:
-            found[name] = count_gaps(scores)
+            by_layer[name] = count_gaps(scores)
             return scores
 
         return edit
@@ -124,7 +124,7 @@ def _count(model: Model, x: Tensor, factors: Sequence[float] | None) -> dict[str
             # an edit that changes nothing sees a tensor pass by, where a read would keep them all
             stack.enter_context(model.taps.edit(f"{name}.logits", count(name)))
         model(x.to(device))
-    return found
+    return by_layer
 
 
 def count_gaps(scores_BHNM: Tensor) -> GapCounts:

@@ -65,7 +65,7 @@ class Convergence:
         check_ranges(self)
         if not any(self.steps) or len(set(self.steps)) < len(self.steps):
             raise UsageError(
-                f"Convergence.steps wants numbers of steps from 0, each once and not 0 alone, got {self.steps}."
+                f"Convergence.steps needs numbers of steps from 0, each once and not 0 alone, got {self.steps}."
             )
         if self.points % 2 == 0:
             raise UsageError(f"Convergence.points must be odd, so that the image is in the middle, got {self.points}.")
@@ -88,10 +88,10 @@ class Convergence:
 
     def summarize(self, ctx: Context) -> StudyRecord:
         index, threat = self._attacked(ctx), ctx.required_threat
-        found: dict[int, list[TableRows]] = {}
+        results: dict[int, list[TableRows]] = {}
         for (steps, _), name in self._searches().items():
-            found.setdefault(steps, []).append(ctx.table(name))
-        curve = {steps: over_restarts(restarts) for steps, restarts in found.items()}
+            results.setdefault(steps, []).append(ctx.table(name))
+        curve = {steps: over_restarts(restarts) for steps, restarts in results.items()}
         slices = ctx.table("slices")["loss"]
         exhibits: list[Exhibit] = [
             self._loss(curve, len(index), threat),
@@ -211,8 +211,8 @@ def loss_slice(
         a, b = (one[point.to(device)].view(-1, 1, 1, 1) for one in (a_Q, b_Q))
         return _losses(model, (x + a * along + b * random_direction).clamp(0, 1), label_1.expand(len(point)), seed)[0]
 
-    found = torch.cat([made for _, made in in_batches(torch.arange(len(a_Q)), batch_size, loss_at)])
-    return found.view(points, points).float()
+    results = torch.cat([made for _, made in in_batches(torch.arange(len(a_Q)), batch_size, loss_at)])
+    return results.view(points, points).float()
 
 
 def _axis_values(points: int) -> Tensor:
@@ -237,10 +237,10 @@ def over_restarts(restarts: Sequence[TableRows]) -> dict[str, float]:
     loss_RB = torch.tensor([rows["loss"] for rows in restarts], dtype=torch.float64)
     correct_RB = torch.tensor([rows["correct"] for rows in restarts], dtype=torch.float64)
     worst = accuracy(int(correct_RB.amin(0).sum()), correct_RB.shape[1])
-    found = {"worst": worst.accuracy, "worst_low": worst.low, "worst_high": worst.high}
+    results = {"worst": worst.accuracy, "worst_low": worst.low, "worst_high": worst.high}
     for name, mean_R in (("loss", loss_RB.mean(1)), ("accuracy", correct_RB.mean(1))):
-        found |= {name: float(mean_R.mean()), f"{name}_low": float(mean_R.min()), f"{name}_high": float(mean_R.max())}
-    return found
+        results |= {name: float(mean_R.mean()), f"{name}_low": float(mean_R.min()), f"{name}_high": float(mean_R.max())}
+    return results
 
 
 def _columns(curve: Mapping[int, Mapping[str, float]], *keys: str) -> tuple[list[int], dict[str, list[float]]]:

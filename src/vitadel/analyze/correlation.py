@@ -280,9 +280,9 @@ def _outputs(
     for model, layers in models:
         device, before, modules = device_of(model), len(results), [layer.module for layer in layers]
         numbered = functools.partial(lambda before, place, out: read(before + place, out), before)
-        with isolated(model, ctx.seed, device), torch.no_grad(), outputs_of(modules, numbered) as found:
+        with isolated(model, ctx.seed, device), torch.no_grad(), outputs_of(modules, numbered) as outputs:
             model((x if before == 0 else _fitted(x, model)).to(device))
-        results |= {before + place: one for place, one in found.items()}
+        results |= {before + place: one for place, one in outputs.items()}
     return results
 
 

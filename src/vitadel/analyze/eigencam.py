@@ -67,7 +67,7 @@ def _lanczos(g_Bnn: Tensor, start_Bn: Tensor, steps: int) -> tuple[Tensor, Tenso
     w_Bn, length_B1 = start_Bn, start_Bn.norm(dim=1, keepdim=True)
     least_B1 = torch.zeros_like(length_B1)
     for step in range(steps):
-        # a space that is exhausted goes on with zeros, which change nothing
+        # an exhausted space continues with zeros, which change nothing
         q_Bn = w_Bn * torch.where(length_B1 > least_B1, 1 / length_B1.clamp_min(torch.finfo(g_Bnn.dtype).tiny), 0.0)
         basis_BSn[:, step] = q_Bn
         known_BSn = basis_BSn[:, : step + 1]

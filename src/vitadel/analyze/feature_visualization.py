@@ -173,10 +173,10 @@ class FeatureVisualization:
             goal = self._goal(target_B[index].to(ctx.device))
             # within a radius, the code's noise is a random point; where only the box constrains, it is in x0 already
             attack = PGD(self.steps, self._step(), random_start=start is Start.CODE and threat is not None)
-            found = attack(model, x0.to(ctx.device), goal, threat or Linf(1.0), seed=ctx.seed, index_B=index)
+            result = attack(model, x0.to(ctx.device), goal, threat or Linf(1.0), seed=ctx.seed, index_B=index)
             with isolated(model, ctx.seed, ctx.device), torch.no_grad():
-                before_B, after_B = (_score(model(x.to(ctx.device)), goal) for x in (x0, found.x_adv))
-            return found.x_adv.cpu(), x0, before_B.cpu(), after_B.cpu(), found.success.cpu()
+                before_B, after_B = (_score(model(x.to(ctx.device)), goal) for x in (x0, result.x_adv))
+            return result.x_adv.cpu(), x0, before_B.cpu(), after_B.cpu(), result.success.cpu()
 
         at_once = ctx.engine.batch_size or max(1, _VALUES // shape.numel())
         batches = [one for _, one in in_batches(torch.arange(len(targets)), at_once, search)]

@@ -26,7 +26,7 @@ def layers_of(model: nn.Module) -> tuple[Model, Sequence[Layer]]:
     layers = family_of(model.net).layers(model.net)
     if not layers:
         raise UsageError(
-            f"{type(model.net).__name__} has no layers Vitadel knows. This study needs a ViT, DeiT, CaiT, XCiT, Swin, "
+            f"{type(model.net).__name__} has no layers Vitadel supports. Use a ViT, DeiT, CaiT, XCiT, Swin, "
             "LeViT, ResNet or WideResNet."
         )
     return model, layers

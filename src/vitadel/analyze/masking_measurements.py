@@ -203,9 +203,9 @@ class Measurements:
 
         def search() -> dict[str, object]:
             batch, chosen = self.ctx.batch(index), replace(self.settings.scaling, trial_images=num_trial_images)
-            found = find_attack_factors(self.ctx.model, batch.x, batch.y, self.threat, chosen, seed=self.ctx.seed)
-            cost = {"forwards": found.forwards, "backwards": found.backwards}
-            return {**asdict(found.best), "tried": len(found.tried), "held": num_trial_images, **cost}
+            search = find_attack_factors(self.ctx.model, batch.x, batch.y, self.threat, chosen, seed=self.ctx.seed)
+            cost = {"forwards": search.forwards, "backwards": search.backwards}
+            return {**asdict(search.best), "tried": len(search.tried), "held": num_trial_images, **cost}
 
         return self.ctx.compute_once("factors", search)
 
@@ -260,13 +260,13 @@ class Measurements:
 
     def _iterations(self) -> dict[tuple[str, int], Attacked]:
         """PGD of every length, and on what each leaves PGD on the rescaled model."""
-        found: dict[tuple[str, int], Attacked] = {}
+        results: dict[tuple[str, int], Attacked] = {}
         for steps in self._lengths:
             pgd = PGD(steps=steps)
-            found["pgd", steps] = self._attack(f"pgd-{steps}", pgd, self.correct)
-            left = self._without(found["pgd", steps].broken)
-            found["aas", steps] = self._attack(f"aas-{steps}", _scaled(pgd, self.factors), left)
-        return found
+            results["pgd", steps] = self._attack(f"pgd-{steps}", pgd, self.correct)
+            left = self._without(results["pgd", steps].broken)
+            results["aas", steps] = self._attack(f"aas-{steps}", _scaled(pgd, self.factors), left)
+        return results
 
     def _steps_point(self, by_steps: Mapping[tuple[str, int], Attacked], steps: int) -> StepsPoint:
         pgd, aas = (by_steps[kind, steps].broken for kind in ("pgd", "aas"))
@@ -331,11 +331,11 @@ class Measurements:
         by_steps: Mapping[tuple[str, int], Attacked],
         others: Mapping[str, Attacked],
     ) -> list[tests.Evidence]:
-        steps, found = self.settings.steps, list[tests.Evidence]()
+        steps, evidence = self.settings.steps, list[tests.Evidence]()
         if "square" in others:
             square = others["square"].broken
-            found.append(tests.square(len(square), others["square"].tried, self.settings.queries))
-            found += [tests.both_break(len(square & by_steps["aas", steps].broken), len(square))] if square else []
+            evidence.append(tests.square(len(square), others["square"].tried, self.settings.queries))
+            evidence += [tests.both_break(len(square & by_steps["aas", steps].broken), len(square))] if square else []
         index, count = self._tuning
         trial_images = frozenset(index[:count])
         by_scaling, by_chance = (
@@ -344,14 +344,14 @@ class Measurements:
         )
         left = set(self.correct) - by_steps["pgd", steps].broken - trial_images
         only = (len(by_scaling - by_chance), len(by_chance - by_scaling))
-        found += [tests.scaling(*only, len(by_scaling & by_chance), len(left)), far]
+        evidence += [tests.scaling(*only, len(by_scaling & by_chance), len(left)), far]
         if len(self._lengths) > 1:
             *shorter, longest = (by_steps["pgd", length].broken for length in self._lengths)
             pairs = list(zip(self._lengths, shorter, strict=False))
             only_short = {length: len(broken - longest) for length, broken in pairs}
             only_long = {length: len(longest - broken) for length, broken in pairs}
-            found.append(tests.iterations(only_short, only_long, self._lengths[-1]))
-        return [*found, tests.zero_gradients(zero, self.n), _gap_evidence(plain)]
+            evidence.append(tests.iterations(only_short, only_long, self._lengths[-1]))
+        return [*evidence, tests.zero_gradients(zero, self.n), _gap_evidence(plain)]
 
     def _costs(self, by_steps: Mapping[tuple[str, int], Attacked], others: Mapping[str, Attacked]) -> list[AttackCost]:
         """What each attack at the threat tried, broke and cost, in words that say what it is."""
@@ -378,6 +378,6 @@ def _gap_evidence(attentions: Sequence[Mapping[str, Any]]) -> tests.Evidence:
 
 
 def _scaled(attack: IterativeAttack, factors: Factors) -> IterativeAttack:
-    found = rescale_attack(attack, factors)
-    assert isinstance(found, IterativeAttack)
-    return found
+    scaled = rescale_attack(attack, factors)
+    assert isinstance(scaled, IterativeAttack)
+    return scaled

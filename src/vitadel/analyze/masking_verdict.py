@@ -50,7 +50,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer, the reason for it in a sentence, and the evidence."""
+    """The verdict, the reason for it in a sentence, and the evidence."""
 
     answer: str
     because: str

@@ -59,7 +59,7 @@ def check_patch(patch: int, height: int, width: int) -> None:
     """Refuse a grid that an image has no border of, or nothing but its borders."""
     if patch < 2 or 2 * patch > min(height, width):
         raise UsageError(
-            f"a grid of patches of {patch} pixels cannot be told from others on images of {height} x {width}. "
+            f"a grid of patches of {patch} pixels cannot be distinguished from others on images of {height} x {width}. "
             f"Choose patch from 2 to {min(height, width) // 2}."
         )
 

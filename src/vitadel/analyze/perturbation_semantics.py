@@ -155,7 +155,10 @@ class _WithClassifiers:
             "classifiers": {name: _weights_hash(one) for name, one in self.classifiers.items()},
             "fooled": sum(rows["success"]),
             "scores": {
-                name: {shown: {top: describe(found) for top, found in tops.items()} for shown, tops in kinds.items()}
+                name: {
+                    shown: {top: describe(perturbed) for top, perturbed in tops.items()}
+                    for shown, tops in kinds.items()
+                }
                 for name, kinds in scores.items()
             },
         }
@@ -178,7 +181,7 @@ class _WithClassifiers:
                 z_BK = self._logits(name, classifier, pixels.float() / 255, ctx)
                 if int(label_B.max()) >= z_BK.shape[1]:
                     raise UsageError(
-                        f"{name} knows {z_BK.shape[1]} classes, the data has a label {int(label_B.max())}. "
+                        f"{name} has {z_BK.shape[1]} classes, the data has a label {int(label_B.max())}. "
                         "Choose a classifier for this data set."
                     )
                 columns |= {
@@ -296,15 +299,15 @@ def _bars(scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: i
 
 
 def _summary(scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: int, n: int, threat: str) -> str:
-    findings = []
+    sentences = []
     for name, kinds in scores.items():
         top = _informative_top(classes)
-        found, control = kinds["perturbation"][top], kinds["shuffled"][top]
-        findings.append(
-            f"{name} finds the image's class in {found.accuracy:.1%} ({found.low:.1%}-{found.high:.1%}) of them at "
+        score, control = kinds["perturbation"][top], kinds["shuffled"][top]
+        sentences.append(
+            f"{name} finds the image's class in {score.accuracy:.1%} ({score.low:.1%}-{score.high:.1%}) of them at "
             f"top-{top[-1]}, against {control.accuracy:.1%} with shuffled labels"
         )
-    return f"Of the perturbations of {n} images at {threat}, " + "; ".join(findings) + "."
+    return f"Of the perturbations of {n} images at {threat}, " + "; ".join(sentences) + "."
 
 
 def _check_classes(model: nn.Module, classifiers: Mapping[str, nn.Module]) -> None:

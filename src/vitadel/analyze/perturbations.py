@@ -141,11 +141,11 @@ def _measured(delta: Tensor, x: Tensor, patch: int | None) -> dict[str, Tensor]:
         "fine_image": spectrum.fine_share(x),
     }
     for kind, pattern in (("change", delta), ("size", delta.abs())) if patch is not None else ():
-        found = alignment(pattern, patch or 0)
+        aligned = alignment(pattern, patch or 0)
         measured |= {
-            f"{kind}_aligned": found.true_B,
-            f"{kind}_rank": found.rank_B,
-            f"{kind}_jumps": found.jumps_BP.float(),
+            f"{kind}_aligned": aligned.true_B,
+            f"{kind}_rank": aligned.rank_B,
+            f"{kind}_jumps": aligned.jumps_BP.float(),
         }
     return measured
 
@@ -219,9 +219,9 @@ def _table(rows: TableRows, patch: int | None) -> Table:
         ["the same of the images", own["mean"], own["low"], own["high"]],
     ]
     for kind, name in _KINDS.items() if patch is not None else ():
-        found = mean_alignment(rows, kind, patch or 0)
-        cells.append([f"alignment with patches of {patch}: {name}", found["mean"], found["low"], found["high"]])
-        cells.append([f"share of grids aligned as well: {name}", found["mean_rank"], None, None])
+        aligned = mean_alignment(rows, kind, patch or 0)
+        cells.append([f"alignment with patches of {patch}: {name}", aligned["mean"], aligned["low"], aligned["high"]])
+        cells.append([f"share of grids aligned as well: {name}", aligned["mean_rank"], None, None])
     about = (
         " Alignment is 0 for a pattern that is independent of the patches and 1 for one that jumps on their borders "
         "alone; next to it the share of all grids of that size, the true one among them, that are aligned at least as "
@@ -246,9 +246,9 @@ def _summary(rows: TableRows, patch: int | None, threat: Threat) -> str:
     )
     if patch is None:
         return text
-    found = mean_alignment(rows, "change", patch)
-    interval = f"{found['low']:+.3f} to {found['high']:+.3f}; " if math.isfinite(found["low"]) else ""
+    aligned = mean_alignment(rows, "change", patch)
+    interval = f"{aligned['low']:+.3f} to {aligned['high']:+.3f}; " if math.isfinite(aligned["low"]) else ""
     return (
-        f"{text} Its alignment with patches of {patch} is {found['mean']:+.3f} ({interval}0 is none, 1 is complete); "
-        f"on {found['first']:.0f} of {n} images no moved grid is aligned as well."
+        f"{text} Its alignment with patches of {patch} is {aligned['mean']:+.3f} ({interval}0 is none, 1 is complete); "
+        f"on {aligned['first']:.0f} of {n} images no moved grid is aligned as well."
     )

@@ -1,6 +1,6 @@
 """Predictions of a model with something changed in its layers, for many such variants on the same images.
 
-A variant says for every layer what is changed. Variants run in lexicographic order, and the outputs of all layers
+A variant lists the change of every layer. Variants run in lexicographic order, and the outputs of all layers
 before the first difference are those of the variant before: every prefix that variants share runs once. The network's
 own code still connects the layers; one whose output is known returns it instead of running. Logits are those of whole
 forward passes bit for bit (tests/unit/analyze/test_analyze_prefix_cache.py).
@@ -24,7 +24,7 @@ from vitadel.core.stats import Accuracy, accuracy
 from vitadel.evaluate.context import Batch, Context
 from vitadel.models import Layer, Model
 
-_BATCH = 64  # images at a time, where nothing else is asked for: the outputs of all layers are kept for them
+_BATCH = 64  # images at a time by default: the outputs of all layers are kept for them
 
 
 class LayerChange(enum.IntEnum):

@@ -244,7 +244,7 @@ class _Result:
     def random(self) -> list[list[float]]:
         """For every distance, the accuracies of all draws; empty without any."""
         sizes = dict.fromkeys(one.size for one, _ in self.of("random"))
-        return [[found.accuracy for one, found in self.of("random") if one.size == size] for size in sizes]
+        return [[result.accuracy for one, result in self.of("random") if one.size == size] for size in sizes]
 
     def exhibits(self) -> list[Exhibit]:
         ends: list[Exhibit] = [] if self.absent else [self._end_figure(), self._end_table()]
@@ -256,10 +256,10 @@ class _Result:
 
     def _distance_figure(self) -> Lines:
         x, draws, how = [one.size for one, _ in self.of("near")], self.settings.draws, ""
-        lines = [Line.of("near patches", x, [found for _, found in self.of("near")])]
-        if found := self.random():
-            low, high = ([end(one) for one in found] if draws > 1 else () for end in (min, max))
-            lines.append(Line("as many random ones", x, list(map(statistics.fmean, found)), low, high, dashed=True))
+        lines = [Line.of("near patches", x, [result for _, result in self.of("near")])]
+        if result := self.random():
+            low, high = ([end(one) for one in result] if draws > 1 else () for end in (min, max))
+            lines.append(Line("as many random ones", x, list(map(statistics.fmean, result)), low, high, dashed=True))
             what = "its entries" if self.settings.shuffle is Shuffle.ENTRIES else "every row of it on its own"
             often = "the same order for all distances" if draws == 1 else f"mean and range over {draws} orders"
             how = f"Dashed: the same mask with {what} in a random order; {often}. "
@@ -276,7 +276,7 @@ class _Result:
         extra = f" Up to {opened} patches to which a random mask left nothing may see themselves." if opened else ""
         random = {"random": list(map(statistics.fmean, self.random()))} if self.settings.draws else {}
         columns = ["distance", "share of pairs", "near", *random]
-        near = ([one.size, one.density, found.accuracy] for one, found in self.of("near"))
+        near = ([one.size, one.density, result.accuracy] for one, result in self.of("near"))
         return Table(
             "By distance, in numbers",
             f"Accuracy on {self.clean.n} images, and the share of pairs of patches that may see each other; "
@@ -307,11 +307,11 @@ class _Result:
 
     def summary(self) -> str:
         near, ends = self.of("near"), list(zip(self.of("first"), self.of("last"), strict=True))
-        one, found = near[len(near) // 2]
+        one, result = near[len(near) // 2]
         control = [f", with as many random ones {statistics.fmean(each):.1%}" for each in self.random()]
         sentences = [
             f"Unrestricted, the model classifies {self.clean.accuracy:.1%} of {self.clean.n} images correctly.",
-            f"With patches at most {one.size} away ({one.density:.0%} of all pairs) it has {found.accuracy:.1%}"
+            f"With patches at most {one.size} away ({one.density:.0%} of all pairs) it has {result.accuracy:.1%}"
             f"{control[len(near) // 2] if control else ''}.",
         ]
         if ends:

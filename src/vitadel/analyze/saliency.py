@@ -106,7 +106,7 @@ class Saliency:
             "layer": maps_of.layer,
             "missing": {method.value: why for method, why in offered(ctx.model).items() if why},
             "fooled": sum(rows["success"]),
-            "maps": {method.value: found for method, found in scores.items()},
+            "maps": {method.value: values for method, values in scores.items()},
         }
         summary = _summary(scores, len(rows), sum(rows["success"]), str(threat))
         return StudyRecord("saliency", self.title, summary, exhibits, numbers)
@@ -197,7 +197,7 @@ def _within(cells: int) -> Tensor:
 def _computed(maps_of: SaliencyMaps, x: Tensor, seed: int, batch_size: int) -> tuple[dict[Method, Tensor], Tensor]:
     """Maps and predictions, some images at a time: the attentions of all blocks are held."""
     made = [one for _, one in in_batches(torch.arange(len(x)), batch_size, lambda index: maps_of(x[index], seed))]
-    maps = {method: torch.cat([found[method] for found, _ in made]) for method in maps_of.methods}
+    maps = {method: torch.cat([values[method] for values, _ in made]) for method in maps_of.methods}
     return maps, torch.cat([z_BK.argmax(1) for _, z_BK in made])
 
 
@@ -233,7 +233,10 @@ def _bars(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int) ->
         "cells.",
         [_NAMES[method] for method in scores],
         [
-            Bar(when, *([found[f"spread {when}"][key] for found in scores.values()] for key in ("mean", "low", "high")))
+            Bar(
+                when,
+                *([values[f"spread {when}"][key] for values in scores.values()] for key in ("mean", "low", "high")),
+            )
             for when in _WHEN
         ],
         y_label="spread",
@@ -255,8 +258,8 @@ def _table(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int) -
             names[key],
             *(one[end] for end in ("mean", "low", "high")),
         ]
-        for method, found in scores.items()
-        for key, one in found.items()
+        for method, values in scores.items()
+        for key, one in values.items()
     ]
     return Table(
         "In numbers",
@@ -268,9 +271,9 @@ def _table(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int) -
 
 
 def _summary(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int, fooled: int, threat: str) -> str:
-    findings = [
-        f"{_NAMES[method]} before and under attack correlate by {found['alike']['mean']:.2f}, with a spread of "
-        f"{found['spread clean']['mean']:.2f} and {found['spread attacked']['mean']:.2f}"
-        for method, found in scores.items()
+    sentences = [
+        f"{_NAMES[method]} before and under attack correlate by {values['alike']['mean']:.2f}, with a spread of "
+        f"{values['spread clean']['mean']:.2f} and {values['spread attacked']['mean']:.2f}"
+        for method, values in scores.items()
     ]
-    return f"On {n} images, {fooled} of which end misclassified at {threat}: " + "; ".join(findings) + "."
+    return f"On {n} images, {fooled} of which end misclassified at {threat}: " + "; ".join(sentences) + "."

@@ -135,7 +135,7 @@ def _no_class_token(model: nn.Module) -> str:
     """Why there is no class token whose attention could be shown; empty if there is."""
     net, family = _net(model), _family(model)
     if not isinstance(model, Model) or not model.taps.attentions():
-        return f"{type(net).__name__} has no attention that Vitadel knows"
+        return f"{type(net).__name__} has no attention that Vitadel supports"
     if family in ("cait", "xcit"):
         return ""
     if family not in ("vit", "adapted vit"):
@@ -212,19 +212,19 @@ def _last_map(model: nn.Module, x: Tensor) -> str:
         return next(name for name, module in net.named_modules() if module is norm)
     outs = [name for name in names if name.startswith("blocks.") and name.count(".") == 2 and name.endswith(".out")]
     sizes = _seen_sizes(model, outs, x) if outs else _module_sizes(model, x)
-    found = [name for name, cells in sizes.items() if cells > 1]
-    if not found:
+    candidates = [name for name, cells in sizes.items() if cells > 1]
+    if not candidates:
         raise UsageError(
             f"{type(_net(model)).__name__} has no feature map of more than one cell for images of {x.shape[-2]} x "
             f"{x.shape[-1]}. Use larger images, or name a layer: layer=NAME."
         )
-    if 0 in list(sizes.values())[list(sizes).index(found[-1]) :]:
+    if 0 in list(sizes.values())[list(sizes).index(candidates[-1]) :]:
         raise UsageError(
             f"{type(_net(model)).__name__} goes on with tokens after its last feature map, and Vitadel does not know "
-            f"where they lie. Name a layer: layer={found[-1]} is that map; of tokens those after "
+            f"where they lie. Name a layer: layer={candidates[-1]} is that map; of tokens those after "
             "net.num_prefix_tokens are taken row by row."
         )
-    return found[-1]
+    return candidates[-1]
 
 
 def _seen_sizes(model: nn.Module, names: Sequence[str], x: Tensor) -> dict[str, int]:

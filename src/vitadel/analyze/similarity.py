@@ -56,8 +56,8 @@ class Moments:
         first = outputs[0]
         rows = max(1, _AT_ONCE.get(first.device.type, _AT_ONCE_ELSEWHERE) // (len(outputs) * first[0].numel()))
         some = (torch.stack(part) for part in zip(*(out.split(rows) for out in outputs), strict=True))
-        found = [_moments(values_LBTD, per, normed) for values_LBTD in some]
-        total = functools.reduce(Moments.merge, found)
+        moments = [_moments(values_LBTD, per, normed) for values_LBTD in some]
+        total = functools.reduce(Moments.merge, moments)
         return cls(total.count, total.mean_GL.cpu(), total.products_GLL.cpu())
 
     def merge(self, other: "Moments") -> "Moments":

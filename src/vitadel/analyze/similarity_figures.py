@@ -63,7 +63,7 @@ def steps(maps: Mapping[str, SimilarityMap], label: str, n: int) -> list[Exhibit
     """How much of a layer's representation is left in the next, as curves and in numbers."""
     # layers of one map need not follow each other in another
     follow = {_LABELS[name]: dict(zip(one.rows[1:], one.steps, strict=True)) for name, one in maps.items()}
-    follow = {name: found for name, found in follow.items() if found}
+    follow = {name: numbers for name, numbers in follow.items() if numbers}
     if not follow:
         return []
     layers = list(dict.fromkeys(layer for one in maps.values() if len(one.rows) > 1 for layer in one.rows))
@@ -73,7 +73,10 @@ def steps(maps: Mapping[str, SimilarityMap], label: str, n: int) -> list[Exhibit
         Lines(
             "From layer to layer",
             caption,
-            [Line(name, [number[layer] for layer in found], list(found.values())) for name, found in follow.items()],
+            [
+                Line(name, [number[layer] for layer in numbers], list(numbers.values()))
+                for name, numbers in follow.items()
+            ],
             x_label="layer" if all(axis_label(name).isdecimal() for name in layers) else "layer, counted from 0",
             y_label=f"{label} with the layer before",
         ),
@@ -82,9 +85,9 @@ def steps(maps: Mapping[str, SimilarityMap], label: str, n: int) -> list[Exhibit
             caption,
             ["layer", *follow],
             [
-                [layer, *(found.get(layer) for found in follow.values())]
+                [layer, *(numbers.get(layer) for numbers in follow.values())]
                 for layer in layers
-                if any(layer in found for found in follow.values())
+                if any(layer in numbers for numbers in follow.values())
             ],
             digits=4,
         ),
@@ -107,8 +110,8 @@ def main_finding(maps: Mapping[str, Mapping[str, SimilarityMap]]) -> str:
 
 def _halves(one: SimilarityMap) -> str:
     """The mean similarity of neighbors in both halves of the network."""
-    found = torch.tensor(one.steps, dtype=torch.float64)
-    half = (len(found) + 1) // 2
-    means = (float(part.nanmean()) for part in (found[:half], found[half:]))
+    numbers = torch.tensor(one.steps, dtype=torch.float64)
+    half = (len(numbers) + 1) // 2
+    means = (float(part.nanmean()) for part in (numbers[:half], numbers[half:]))
     early, late = ("not defined" if math.isnan(mean) else f"{mean:.3f}" for mean in means)
     return f"{early} in the first half and {late} in the second"

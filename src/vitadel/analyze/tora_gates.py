@@ -141,11 +141,11 @@ def _shares_of(ctx: Context, x: Tensor) -> Tensor:
     gates = [fusion.get_submodule("gates") for fusion in net.fusions]
     # averaged at once, as all gates together may not fit into memory
     read = outputs_of(gates, lambda block, g: shares(g, height * width))
-    with isolated(ctx.model, ctx.seed, ctx.device), torch.no_grad(), read as found:
+    with isolated(ctx.model, ctx.seed, ctx.device), torch.no_grad(), read as result:
         ctx.model(x)
-    if len(found) < len(gates):
+    if len(result) < len(gates):
         raise UsageError("the hooks on the gates never fired: compiled code does not see them. Study the model itself.")
-    shares_LABP = torch.stack([found[block] for block in range(len(gates))])
+    shares_LABP = torch.stack([result[block] for block in range(len(gates))])
     return shares_LABP.permute(2, 0, 1, 3).unflatten(-1, (height, width)).cpu()
 
 

@@ -74,7 +74,7 @@ def analyze(
     command: str | None = None,
     **options: Unpack[ModelOptions],
 ) -> Analysis:
-    """Study a model into a run folder, and draw the figures; interrupted at any moment, the same call resumes.
+    """Study a model into a run folder, and draw the figures; interrupted at any time, the same call resumes.
 
     Args:
         model: Anything that `load_model` takes, or a model.
@@ -92,7 +92,7 @@ def analyze(
             `device`.
 
     Returns:
-        The findings, as short tables when printed.
+        The results, as short tables when printed.
 
     Raises:
         UsageError: If the model cannot be studied so, or the folder belongs to another run.

@@ -38,7 +38,7 @@ class Page:
     Args:
         title: One line.
         text: Paragraphs.
-        heading: What stands above the settings: what they are, and how they are changed.
+        heading: The text above the settings: what they are, and how they are changed.
         settings: What can be changed, or what was measured.
         details: Further paragraphs, after the settings.
         json: The same as plain JSON values.
@@ -83,10 +83,10 @@ class Catalog:
         if self.accepts_any_name(text) or any(item.name == name for item in items):
             return self.page(name)
         word = text.lower()
-        if found := [
+        if matches := [
             item for item in items if any(word in part.lower() for part in (item.name, item.about, item.group))
         ]:
-            return found
+            return matches
         raise unknown_name_error(self.kind, text, [item.name for item in items])
 
 

@@ -70,7 +70,7 @@ def demo(
         progress: None shows bars on a terminal, False shows nothing; or a callback.
         command: What the manifests record as the command.
     """
-    torch.set_num_threads(1)  # tiny tensors gain nothing from more, and sums come out the same on every machine
+    torch.set_num_threads(1)  # tiny tensors are no faster with more, and sums come out the same on every machine
     folders: list[Path] = []
     with progress_of(progress) as notify:
         for name in ("digits-standard", "digits-adversarial"):

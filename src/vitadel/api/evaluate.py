@@ -62,7 +62,7 @@ def evaluate(
     command: str | None = None,
     **options: Unpack[ModelOptions],
 ) -> Evaluation:
-    """Evaluate a model into a run folder; interrupted at any moment, the same call resumes.
+    """Evaluate a model into a run folder; interrupted at any time, the same call resumes.
 
     Args:
         model: Anything that `load_model` takes, or a model.

@@ -68,9 +68,9 @@ class Job:
         else:
             size = None if loaded.spec is None else loaded.spec.image_size
             chosen = preprocess or trained_with or default_preprocess(data, size)
-            num_outputs = None if loaded.spec is None else loaded.spec.output_classes
+            model_classes = None if loaded.spec is None else loaded.spec.output_classes
             dataset = datasets.load(
-                data, preprocess=as_preprocess(chosen), skip=skip_unreadable, num_outputs=num_outputs
+                data, preprocess=as_preprocess(chosen), skip=skip_unreadable, model_classes=model_classes
             )
         refuse_other_classes(loaded, dataset)
         _refuse_trained_holdout(loaded, dataset, split)
@@ -125,7 +125,7 @@ def _model(model: str | Path | nn.Module, options: ModelOptions) -> Model:
         if given := sorted(name for name, value in options.items() if value is not None and name != "device"):
             raise UsageError(f"the model is loaded already, got {', '.join(given)}. Give them to load_model instead.")
         loaded = model
-    else:  # as attack libraries take it: on pixels in [0, 1], unless said otherwise
+    else:  # as attack libraries take it: on pixels in [0, 1] by default
         mean, std = options.get("mean"), options.get("std")
         loaded = load_model(model, mean=0.0 if mean is None else mean, std=1.0 if std is None else std)
     device = options.get("device")

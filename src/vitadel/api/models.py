@@ -71,7 +71,7 @@ def load_model(
         device: `cpu`, `cuda`, ...; None for the GPU if there is one.
 
     Returns:
-        A plain `nn.Module` with the normalization inside and `taps` to look into it.
+        A plain `nn.Module` with the normalization inside and `taps` for its internal values.
 
     Raises:
         UsageError: If there is no such model, or its weights do not fit.

@@ -125,7 +125,7 @@ class Robustness:
 
     @property
     def flags(self) -> Sequence[Flag]:
-        """Reasons to doubt the numbers."""
+        """Reasons why the numbers may be unreliable."""
         return self.record.flags
 
     @property

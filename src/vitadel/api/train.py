@@ -19,7 +19,7 @@ def train(
     progress: bool | ProgressCallback | None = None,
     command: str | None = None,
 ) -> Model:
-    """Train a recipe into a run folder; interrupted at any moment, the same call resumes.
+    """Train a recipe into a run folder; interrupted at any time, the same call resumes.
 
     Args:
         recipe: A name from `vitadel recipes`, or a `Recipe`.

@@ -216,12 +216,12 @@ class APGD(IterativeAttack):
 def checkpoints(steps: int) -> list[int]:
     """The steps after which the step size is reconsidered: windows of 22%, then 3% less each time, at least 6%."""
     window, decrease, shortest = (max(int(share * steps), 1) for share in (0.22, 0.03, 0.06))
-    after, found = window, []
+    after, positions = window, []
     while after <= steps:
-        found.append(after)
+        positions.append(after)
         window = max(window - decrease, shortest)
         after += window
-    return found
+    return positions
 
 
 def eps_phases(steps: int, use_larger_eps: bool) -> list[tuple[int, int]]:

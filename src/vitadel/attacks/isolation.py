@@ -100,12 +100,12 @@ class SavedBuffers:
 
     def changed(self) -> list[str]:
         """The buffers that have changed, as module type and buffer name."""
-        found = []
+        names = []
         for module, name, buffer in self.owners:
             kept = self.copies.get(id(buffer))
             if module._buffers.get(name) is not buffer or (kept is not None and not torch.equal(*kept)):
-                found.append(f"{type(module).__name__}.{name}")
-        return found
+                names.append(f"{type(module).__name__}.{name}")
+        return names
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -116,7 +116,7 @@ class SavedBuffers:
             if now is not buffer and now is not None and _same_layout(now, buffer):
                 module._buffers[name] = buffer
         pairs = list(self.copies.values())
-        # a GPU would have to be waited for to learn whether anything changed; writing the same again is cheaper there
+        # checking for changes would synchronize with the GPU; writing the same values again is faster there
         changed = [pair for pair in pairs if not pair[0].is_cpu or not torch.equal(*pair)]
         if changed:
             # through `.data`, because a caller's graph may need these buffers, and finds in them what it saved

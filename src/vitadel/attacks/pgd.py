@@ -125,8 +125,8 @@ class PGD(IterativeAttack):
             index_B = every_B[~best.success_B] if restart else every_B
             if len(index_B) == 0:
                 break
-            found = self._search(model, x0[index_B], goal.at(index_B), threat, rng.fold(restart).at(index_B))
-            best.update(found, index_B)
+            result = self._search(model, x0[index_B], goal.at(index_B), threat, rng.fold(restart).at(index_B))
+            best.update(result, index_B)
         return best.x
 
     def _search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> "_Best":

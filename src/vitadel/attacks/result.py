@@ -20,7 +20,7 @@ class AttackResult:
         backwards: Backward passes, counted in images.
         seconds: Duration of the call.
         zero_gradients: Backward passes whose input gradient was exactly zero.
-        flags: Reasons to doubt the result, for this batch alone.
+        flags: Reasons why the result may be unreliable, for this batch alone.
     """
 
     x_adv: Tensor

@@ -1,6 +1,6 @@
 """The command line: parses text, calls `vitadel.api`, prints. Only this package reads `sys.argv` or exits.
 
-Nothing heavy is imported until a command runs, so that `vitadel --help` answers at once.
+Nothing heavy is imported until a command runs, so that `vitadel --help` is fast.
 """
 
 import io
@@ -92,7 +92,7 @@ def _prepare_output() -> None:
     """Somewhere to print to, and a way to print what the terminal's encoding lacks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if stream is None:  # closed by whoever started us
+        if stream is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
             with suppress(OSError):  # one that was led to a pipe behind Python's back cannot be asked for its position

@@ -62,10 +62,10 @@ def sweeps(name: NameArgument = None, json: JsonOption = False) -> None:
 def _show(kind: str, name: str | None, json: bool) -> None:
     from vitadel.api.catalog import CATALOGS, Page
 
-    found = CATALOGS[kind].find(name)
-    if isinstance(found, Page):
-        show.json_object(found.json) if json else show.page(found)
+    entry = CATALOGS[kind].find(name)
+    if isinstance(entry, Page):
+        show.json_object(entry.json) if json else show.page(entry)
     elif json:
-        show.json_object({item.name: item.about for item in found})
+        show.json_object({item.name: item.about for item in entry})
     else:
-        show.items(found)
+        show.items(entry)

@@ -54,21 +54,21 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
         _check_corrupted(kind, Path(folder).expanduser(), json)
         return
     dataset = data.load(spec, preprocess=data.parse_preprocess(preprocess))
-    found, missing = data.check(dataset), data.missing(dataset)
+    report, missing = data.check(dataset), data.missing(dataset)
     if json:
-        bad = [{"split": item.split, "id": item.id, "reason": item.reason} for item in found.unreadable]
-        show.json_object({"counts": found.counts, "unreadable": bad, "missing": list(missing)})
+        bad = [{"split": item.split, "id": item.id, "reason": item.reason} for item in report.unreadable]
+        show.json_object({"counts": report.counts, "unreadable": bad, "missing": list(missing)})
     else:
         rows = [
             [name, str(sum(counts.values())), str(min(counts.values())), str(max(counts.values()))]
-            for name, counts in found.counts.items()
+            for name, counts in report.counts.items()
         ]
         show.table(spec, ["split", "images", "fewest per class", "most per class"], rows)
-    if found.unreadable:
-        first = found.unreadable[0]
+    if report.unreadable:
+        first = report.unreadable[0]
         if not json:
-            _show_some("cannot be read", [one.id for one in found.unreadable])
-        raise UsageError(f"{len(found.unreadable)} images cannot be read, the first is {first.id} ({first.reason}).")
+            _show_some("cannot be read", [one.id for one in report.unreadable])
+        raise UsageError(f"{len(report.unreadable)} images cannot be read, the first is {first.id} ({first.reason}).")
     _show_missing(spec, missing, json)
 
 

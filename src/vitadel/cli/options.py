@@ -18,7 +18,7 @@ def option(flag: str, heading: str, metavar: str | None, text: str, **settings: 
     Args:
         flag: As it is typed, such as `--data`.
         heading: One of those above.
-        metavar: What stands for its value in help; None for a flag without one.
+        metavar: The placeholder of its value in help; None for a flag without one.
         text: What it does.
         **settings: Further arguments of `typer.Option`.
     """
@@ -32,7 +32,7 @@ def _per_channel(context: typer.Context, parameter: typer.CallbackParam, text: s
     flag = f"--{parameter.name}"
     values = tuple(parse_number(part, flag) for part in text.split(","))
     if len(values) != 3:
-        raise UsageError(f"{flag} wants three numbers, one per channel, got {short_repr(text)}.")
+        raise UsageError(f"{flag} needs three numbers, one per channel, got {short_repr(text)}.")
     return values
 
 

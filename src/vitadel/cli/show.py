@@ -35,12 +35,12 @@ def progress(*, quiet: bool = False) -> AbstractContextManager[ProgressCallback]
     return nullcontext(silent) if quiet else progress_bars()
 
 
-def result(found: Result, *, as_json: bool) -> None:
+def result(summary: Result, *, as_json: bool) -> None:
     """A result as JSON or as tables."""
     if as_json:
-        json_object(found.to_dict())
+        json_object(summary.to_dict())
         return
-    for one in found.tables():
+    for one in summary.tables():
         table(one.title, one.columns, one.rows)
         for note in one.notes:
             line(note)
@@ -85,23 +85,23 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     Console().print(drawn)
 
 
-def items(found: "Iterable[Item]") -> None:
+def items(entries: "Iterable[Item]") -> None:
     """A list of names with what they are, by group."""
-    listed = list(found)
+    listed = list(entries)
     for number, group in enumerate(dict.fromkeys(item.group for item in listed)):
         if group:
             line(("\n" if number else "") + _wrapped(group))
         _definitions([(item.name, item.about) for item in listed if item.group == group])
 
 
-def page(found: "Page") -> None:
+def page(content: "Page") -> None:
     """Everything about one item: title, text, settings, details."""
-    line(_wrapped(found.title))
-    _text(found.text)
-    if found.settings:
-        line("\n" + _wrapped(found.heading))
-        _definitions([(f"{one.name} = {one.value}" if one.value else one.name, one.about) for one in found.settings])
-    _text(found.details)
+    line(_wrapped(content.title))
+    _text(content.text)
+    if content.settings:
+        line("\n" + _wrapped(content.heading))
+        _definitions([(f"{one.name} = {one.value}" if one.value else one.name, one.about) for one in content.settings])
+    _text(content.details)
 
 
 def _text(text: str) -> None:

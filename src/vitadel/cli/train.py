@@ -19,7 +19,7 @@ def train(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Train a model by a recipe; interrupted at any moment, the same command resumes."""
+    """Train a model by a recipe; interrupted at any time, the same command resumes."""
     from vitadel.api.train import train
     from vitadel.runs import Run
 

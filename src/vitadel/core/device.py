@@ -22,7 +22,7 @@ def device_name() -> str:
 
 
 def refuse_meta(model: object) -> None:
-    """Refuse a model with weights on the meta device: they have shapes and no values, so it answers nothing."""
+    """Refuse a model with weights on the meta device: they have shapes and no values, so it cannot be run."""
     if isinstance(model, nn.Module) and any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
         raise UsageError(
             "the model has weights on the meta device, which have no values. Make it outside torch.device('meta')."

@@ -40,13 +40,13 @@ class Ranks:
 
     @classmethod
     def of_launch(cls) -> "Ranks":
-        """What the launcher says; alone without one."""
+        """The ranks of the launcher; a single one without."""
         from torch import distributed
 
         set_launch_environment()
         ranks = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         if ranks.world_size > 1 and not distributed.is_initialized():
-            # the first to come waits for the last, however many more images fell to its share
+            # the first to come waits for the last, however many more images its share has
             distributed.init_process_group("gloo", timeout=timedelta(days=30))
         return ranks
 
@@ -77,18 +77,20 @@ def set_launch_environment() -> None:
     These are `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`; those that are set stay.
 
     Raises:
-        UsageError: Nothing says on which node the first process runs.
+        UsageError: The node of the first process is unknown.
     """
-    found = os.environ
-    if "RANK" in found or "WORLD_SIZE" in found:
+    environment = os.environ
+    if "RANK" in environment or "WORLD_SIZE" in environment:
         return
     for rank, world, local in _LAUNCHERS:
-        in_batch_script = world == "SLURM_NTASKS" and "SLURM_JOB_ID" in found
-        if rank in found and world in found and not in_batch_script:
+        in_batch_script = world == "SLURM_NTASKS" and "SLURM_JOB_ID" in environment
+        if rank in environment and world in environment and not in_batch_script:
             if (size := _number(world)) > 1:
-                place = {"RANK": str(_number(rank)), "WORLD_SIZE": str(size), "LOCAL_RANK": found.get(local, "0")}
-                meeting = {"MASTER_ADDR": _address(found), "MASTER_PORT": str(_port(found))}
-                found.update({**meeting, **{name: found[name] for name in meeting if name in found}, **place})
+                place = {"RANK": str(_number(rank)), "WORLD_SIZE": str(size), "LOCAL_RANK": environment.get(local, "0")}
+                meeting = {"MASTER_ADDR": _address(environment), "MASTER_PORT": str(_port(environment))}
+                environment.update(
+                    {**meeting, **{name: environment[name] for name in meeting if name in environment}, **place}
+                )
             return
 
 
@@ -99,18 +101,20 @@ def _number(name: str) -> int:
     return int(text)
 
 
-def _address(found: Mapping[str, str]) -> str:
+def _address(environment: Mapping[str, str]) -> str:
     """The node of the first process."""
-    if "MASTER_ADDR" in found:
-        return found["MASTER_ADDR"]
-    nodes = found.get("SLURM_STEP_NODELIST") or found.get("SLURM_NODELIST")
-    if "SLURM_PROCID" in found and nodes:
+    if "MASTER_ADDR" in environment:
+        return environment["MASTER_ADDR"]
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST")
+    if "SLURM_PROCID" in environment and nodes:
         first = _FIRST_NODE.match(nodes)
         assert first is not None, "it matches any text"
         several = any(sign in nodes for sign in ",[")
         return "".join(part or "" for part in first.groups()) if several else "127.0.0.1"
-    local = next((found[name] for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS") if name in found), None)
-    size = next((found[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if name in found), None)
+    local = next(
+        (environment[name] for name in ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS") if name in environment), None
+    )
+    size = next((environment[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if name in environment), None)
     if local is not None and size is not None and local != size:
         _refuse_unknown_node()
     return "127.0.0.1"
@@ -118,15 +122,15 @@ def _address(found: Mapping[str, str]) -> str:
 
 def _refuse_unknown_node() -> NoReturn:
     raise UsageError(
-        "the processes run on several nodes and none is told where the first one is. "
+        "the processes run on several nodes and the address of the first one is unknown. "
         "Export MASTER_ADDR with the name of its node."
     )
 
 
-def _port(found: Mapping[str, str]) -> int:
+def _port(environment: Mapping[str, str]) -> int:
     """A port that all processes of a launch derive, and that differs for most other launches."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID")
-    launch = [found[name] for name in names if name in found] or [str(os.getppid())]
+    launch = [environment[name] for name in names if name in environment] or [str(os.getppid())]
     return 20000 + zlib.crc32("/".join(launch).encode()) % 20000
 
 

@@ -49,8 +49,8 @@ def short_reason(error: Exception) -> str:
     torch and numpy suggest to load a refused file with pickle, which would run its code; that advice is left out.
     """
     text = " ".join(str(error).split())
-    if asked := _GLOBAL.search(text):
-        return f"it asks for {asked[1]:.80}"
+    if match := _GLOBAL.search(text):
+        return f"it asks for {match[1]:.80}"
     if "TorchScript" in text:
         return "it is a TorchScript archive"
     if "allow_pickle" in text:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vitadel.core.errors import UsageError
 
-# the last key of every JSON file: a hash of all that stands before it
+# the last key of every JSON file: a hash of all before it
 _HASH = "sha256"
 _AGAIN = "Restore it, or delete it and run the same command again."
 # far beyond anything written here: the pictures of a study are a few megabytes, its lists nest ten deep
@@ -54,7 +54,7 @@ def is_unfinished(path: Path) -> bool:
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Write a JSON object, and a hash of it as its last key, by which `read_json` notices damage."""
+    """Write a JSON object, and a hash of it as its last key, by which `read_json` detects damage."""
     plain = json.loads(json.dumps(content, allow_nan=False))
     assert _HASH not in plain, f"the key {_HASH!r} of a JSON file is for its hash"
     text = json.dumps({**plain, _HASH: _hash(plain)}, indent=2) + "\n"
@@ -158,7 +158,7 @@ def _integer(digits: str) -> int:
 
 
 def _check_depth(value: object) -> None:
-    """Whoever walks through the value later may do so by recursion."""
+    """Later code may traverse the value by recursion."""
     level = [value]
     for _ in range(MOST_LEVELS):
         level = [inner for outer in level for inner in _parts(outer) if isinstance(inner, dict | list)]

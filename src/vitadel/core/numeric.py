@@ -135,10 +135,10 @@ def parse_number(text: str, what: str) -> float:
         what: What the error calls the number.
     """
     parts = [part.strip() for part in text.split("/")]
-    found = [_DECIMAL.fullmatch(part) for part in parts]
-    if len(parts) > 2 or not all(found):
+    matches = [_DECIMAL.fullmatch(part) for part in parts]
+    if len(parts) > 2 or not all(matches):
         raise _no_number(text, what)
-    if any(_too_long(one) for one in found if one):
+    if any(_too_long(one) for one in matches if one):
         raise UsageError(
             f"{what} has too many digits: got {short_repr(text)}. Write a fraction such as 8/255 or a decimal."
         )
@@ -163,7 +163,7 @@ def parse_int(text: str, what: str, *, more: str = "") -> int:
         more: What the error adds about the way to write it.
     """
     if not _WHOLE.fullmatch(text):
-        raise UsageError(f"{what} wants a whole number{more}, got {short_repr(text)}.")
+        raise UsageError(f"{what} needs a whole number{more}, got {short_repr(text)}.")
     if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
         raise UsageError(f"{what} is too large a number: got {short_repr(text)}. Write a smaller one.")
     return int(text)

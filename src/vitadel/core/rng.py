@@ -4,7 +4,7 @@ A torch generator hands out numbers in the order they are asked for, so the same
 batch, on another device or after a restart. Here a number is a function of (seed, image index, stream, position):
 nothing is consumed, so nothing has to be saved, and results do not change with the batch size.
 
-The function is SplitMix64 (Steele, Lea & Flood 2014): a 64-bit state walks in steps of the golden ratio, and a
+The function is SplitMix64 (Steele, Lea & Flood 2014): a 64-bit state advances in steps of the golden ratio, and a
 bijective mixer turns each state into a random word. int64 arithmetic wraps in torch, as the algorithm needs.
 """
 
@@ -21,9 +21,11 @@ _FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 def fold_seed(seed: int, *numbers: int) -> int:
     """A new seed for part `numbers` of what `seed` governs, such as one step of one run; in [0, 2**63)."""
-    word = _mix_int(seed)
+    word = splitmix64_int(seed)
     for number in numbers:
-        word = _mix_int(word ^ number)  # mixing both in the same way would give seed 1, part 2 what seed 2, part 1 gets
+        word = splitmix64_int(
+            word ^ number
+        )  # mixing both in the same way would give seed 1, part 2 what seed 2, part 1 gets
     return word >> 1
 
 
@@ -36,12 +38,12 @@ class RandomStreams:
     @classmethod
     def of(cls, seed: int, index_B: Tensor) -> "RandomStreams":
         """The streams of the images numbered `index_B` in their data set."""
-        return cls(_mix(index_B.to(torch.int64) ^ _signed(_mix_int(seed))))
+        return cls(splitmix64(index_B.to(torch.int64) ^ _signed(splitmix64_int(seed))))
 
     def fold(self, number: int | Tensor) -> "RandomStreams":
         """Fresh streams for iteration, restart or purpose `number`, independent of these; [B] if each has its own."""
-        word = _mix(number + _signed(_GOLDEN)) if isinstance(number, Tensor) else _signed(_mix_int(number))
-        return RandomStreams(_mix(self.key_B ^ word))
+        word = splitmix64(number + _signed(_GOLDEN)) if isinstance(number, Tensor) else _signed(splitmix64_int(number))
+        return RandomStreams(splitmix64(self.key_B ^ word))
 
     def at(self, rows: Tensor) -> "RandomStreams":
         """The streams of the images in `rows` alone."""
@@ -51,7 +53,7 @@ class RandomStreams:
         """[B, *shape] numbers in [0, 1), with as many random bits as `dtype` holds: more would round up to 1."""
         bits = 1 - round(math.log2(torch.finfo(dtype).eps))
         counter = torch.arange(1, math.prod(shape) + 1, device=self.key_B.device)
-        words = _mix(self.key_B[:, None] + counter * _signed(_GOLDEN))
+        words = splitmix64(self.key_B[:, None] + counter * _signed(_GOLDEN))
         top = _shift(words, 64 - bits).to(torch.float64 if bits == 53 else torch.float32)
         return (top * 2.0**-bits).to(dtype).view(-1, *shape)
 
@@ -80,13 +82,15 @@ def _shift(words: Tensor, bits: int) -> Tensor:
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _mix(words: Tensor) -> Tensor:
+def splitmix64(words: Tensor) -> Tensor:
+    """SplitMix64's mixing of states that were incremented already, bits in int64."""
     for bits, factor in _FACTORS:
         words = (words ^ _shift(words, bits)) * _signed(factor)
     return words
 
 
-def _mix_int(word: int) -> int:
+def splitmix64_int(word: int) -> int:
+    """SplitMix64's next number after the state `word`: increment, then mix."""
     word = (word + _GOLDEN) & _WORD
     for bits, factor in _FACTORS:
         word = ((word ^ (word >> bits)) * factor) & _WORD

@@ -31,7 +31,7 @@ Reader = Callable[[str, str], object]
 
 _NONE = ("none", "null")
 _WORD = re.compile(r"[\w.+-]+", re.ASCII)
-_OPTION = "wants a number, true, false or a word"
+_OPTION = "needs a number, true, false or a word"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,19 +186,19 @@ def _below_declarations(kind: type) -> dict[str, str]:
     except (OSError, TypeError, SyntaxError):
         return {}
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
-    found = {}
+    texts = {}
     for declared, after in itertools.pairwise(body):
         if not (isinstance(declared, ast.AnnAssign) and isinstance(declared.target, ast.Name)):
             continue
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
-            found[declared.target.id] = " ".join(after.value.value.split())
-    return found
+            texts[declared.target.id] = " ".join(after.value.value.split())
+    return texts
 
 
 def _listed(text: str, names: Sequence[str]) -> dict[str, str]:
     section = re.search(r"^(?:Args|Attributes):\n((?:[ ]+.*\n?|\n)+)", text, re.M)
     entries = re.findall(r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {5,}.*)*)", section[1] if section else "", re.M)
-    return {name: " ".join(said.split()) for name, said in entries if name in names}
+    return {name: " ".join(text.split()) for name, text in entries if name in names}
 
 
 def _mentioned(text: str, names: Sequence[str]) -> dict[str, str]:
@@ -321,7 +321,7 @@ def _read(kind: Any, text: str, setting: _Setting, old: object, notation: Notati
         return known[text]
     if kind is bool:
         if text not in ("true", "false"):
-            raise UsageError(f"{what} wants true or false, got {short_repr(text)}.")
+            raise UsageError(f"{what} needs true or false, got {short_repr(text)}.")
         return text == "true"
     if kind is int:
         return parse_int(text, what, more=f", several with {notation.separator} between them" if several else "")
@@ -329,7 +329,7 @@ def _read(kind: Any, text: str, setting: _Setting, old: object, notation: Notati
         return parse_number(text, what)
     if kind is str or kind is Path:
         if not text and notation.separator != ",":
-            raise UsageError(f"{what} wants a word, got nothing. Leave the setting out for its default.")
+            raise UsageError(f"{what} needs a word, got nothing. Leave the setting out for its default.")
         return kind(text)
     raise _a_whole(kind if old is None else type(old), setting, notation)
 
@@ -357,7 +357,7 @@ def _read_tuple(
     if len(parts) != len(kinds):
         between = {",": "commas", "+": "+"}[notation.separator]
         raise UsageError(
-            f"{notation.prefix}{setting.path} wants {len(kinds)} values with {between} between, got {short_repr(text)}."
+            f"{notation.prefix}{setting.path} needs {len(kinds)} values with {between} between, got {short_repr(text)}."
         )
     pairs = zip(kinds, parts, strict=True)
     return tuple(_read(kind, part, setting, old, notation, several=True) for kind, part in pairs)

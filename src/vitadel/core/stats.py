@@ -1,7 +1,7 @@
 """Statistics of evaluations: accuracies with intervals, paired tests, corruption errors, and fits through many models.
 
 accuracy(812, 1000)                      # Wilson's interval
-mcnemar(12, 3)                           # images that only one of two models gets right
+mcnemar(12, 3)                           # images that only one of two models classifies correctly
 paired_test({"a.png": 1.0}, {"a.png": 0.0})
 mean_corruption_error(errors)            # mCE, by name
 fit_line(x, y), fit_power_law(parameters, errors)
@@ -111,7 +111,7 @@ def mcnemar(first_only: int, second_only: int, alternative: Literal["two-sided",
         2^{-m} \sum_{k \ge a} \binom{m}{k} = I_{1/2}(a, b + 1), \qquad m = a + b
 
     Args:
-        first_only: Images that only the first gets right (or that only the first attack breaks), a.
+        first_only: Images that only the first classifies correctly (or that only the first attack breaks), a.
         second_only: Images of the second alone, b.
         alternative: `two-sided`, or `greater` to test whether the first is better.
 

@@ -103,7 +103,7 @@ def missing(dataset: DataSet) -> tuple[str, ...]:
     """What the data set has less of than was released, a sentence each; nothing of those that have no fixed content."""
     spec = parse_spec(dataset.spec)
     if spec.first is not None or spec.listed is not None:
-        return ()  # a part was asked for
+        return ()  # only a part was requested
     counts = Counter(dataset.test.labels.tolist())
     match spec.kind:
         case Kind.IMAGENET:

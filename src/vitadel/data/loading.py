@@ -29,7 +29,7 @@ def load(
     preprocess: Preprocess,
     classes: Sequence[str] | None = None,
     skip: bool = False,
-    num_outputs: int | None = None,
+    model_classes: int | None = None,
     holdout: bool = True,
 ) -> DataSet:
     """The data set that `spec` names, with its classes chosen, its hold-out split off and every order fixed.
@@ -44,7 +44,7 @@ def load(
         classes: Names of the classes to keep, labeled 0, 1, ... in this order; by default all of them.
         skip: Leave out and count in `Split.skipped`, instead of refusing, images of a list that do not exist and files
             that do not belong to a released data set.
-        num_outputs: How many classes the model to be evaluated has: if these are all classes of the source, images of
+        model_classes: How many classes the model to be evaluated has: if these are all classes of the source, images of
             chosen classes keep the labels they have among all.
         holdout: Whether a part of the training images is held out; otherwise `train` has all of them.
 
@@ -62,7 +62,7 @@ def load(
     chosen = _chosen(parsed, lines, classes)
     source = _read(parsed, preprocess, chosen, skip)
     if chosen is not None and parsed.kind not in _PARTS:
-        source = source.choose(chosen, keep_labels=num_outputs == len(source.classes) > len(chosen))
+        source = source.choose(chosen, keep_labels=model_classes == len(source.classes) > len(chosen))
     train, held_out = hold_out(source.train) if holdout and source.train is not None else (source.train, None)
     return DataSet(
         spec=spec,

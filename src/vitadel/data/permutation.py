@@ -57,5 +57,5 @@ class Permutation:
 
 
 def _word(keys: RandomStreams, number: int, half: Tensor) -> Tensor:
-    # a half has at most 30 bits, so the number of the step fits above it; two bits fewer leave room for the sum
+    # a half has at most 30 bits, so the number of the step fits above it; two bits fewer leave space for the sum
     return keys.fold(half + (number << 32)).key_B >> 2

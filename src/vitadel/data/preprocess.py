@@ -132,7 +132,7 @@ def rgb(picture: Image.Image) -> Image.Image:
     """Three channels of 8 bits: gray is repeated, transparency dropped, 16 bits scaled to 8.
 
     Raises:
-        ValueError: the pixels are floats or 32-bit integers, and nothing says which value is white.
+        ValueError: the pixels are floats or 32-bit integers, whose white value is unknown.
     """
     if picture.mode == "F" or (picture.mode == "I" and picture.format == "TIFF"):
         kind = "floats" if picture.mode == "F" else "32-bit integers"

@@ -192,13 +192,13 @@ def read_adversarial_images(folder: Path | str, images: Images) -> dict[int, Ten
     paths = sorted(Path(folder).glob("*.npz"))
     if not paths:
         raise UsageError(f"there are no images in {folder}. Evaluate with --keep-images to have them kept.")
-    found: dict[int, Tensor] = {}
+    result: dict[int, Tensor] = {}
     for path in paths:
         deltas = _deltas(path)
         if deltas:
             x0 = images.images(torch.tensor(list(deltas))).cpu()
-            found.update((index, apply(x, delta)) for x, (index, delta) in zip(x0, deltas.items(), strict=True))
-    return found
+            result.update((index, apply(x, delta)) for x, (index, delta) in zip(x0, deltas.items(), strict=True))
+    return result
 
 
 def _deltas(path: Path) -> dict[int, Tensor]:

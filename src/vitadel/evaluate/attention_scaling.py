@@ -49,10 +49,10 @@ def factors_record(ctx: Context, scaling: Scaling) -> dict[str, Any]:
         images, split = _searched_images(ctx, scaling)
         count = min(len(images), max(scaling.batches * scaling.batch_size, scaling.trial_images))
         batch = replace(ctx, images=images).batch(torch.arange(count))
-        found = find_attack_factors(ctx.model, batch.x, batch.y, ctx.threat, scaling, seed=ctx.seed)
-        tried = [asdict(one) for one in found.tried]
-        costs = {"forwards": found.forwards, "backwards": found.backwards}
-        return {_FACTORS: asdict(found.best), "tried": tried, "split": split, "images": count, **costs}
+        search = find_attack_factors(ctx.model, batch.x, batch.y, ctx.threat, scaling, seed=ctx.seed)
+        tried = [asdict(one) for one in search.tried]
+        costs = {"forwards": search.forwards, "backwards": search.backwards}
+        return {_FACTORS: asdict(search.best), "tried": tried, "split": split, "images": count, **costs}
 
     record = ctx.compute_once(_FACTORS, search)
     try:
@@ -86,6 +86,6 @@ def search_flags(found: Mapping[str, Any]) -> list[Flag]:
 
 def factors_of(record: Mapping[str, Any]) -> Factors:
     """The factors that were found."""
-    found = record[_FACTORS]
-    assert isinstance(found, dict)
-    return Factors(**{**found, "attentions": tuple(found["attentions"])})
+    factors = record[_FACTORS]
+    assert isinstance(factors, dict)
+    return Factors(**{**factors, "attentions": tuple(factors["attentions"])})

@@ -77,7 +77,7 @@ class Context:
         engine: How searches run: batch size, precision, compilation.
         ranks: The processes that share the images.
         store: Where the results are kept.
-        progress: Called with how far the work is.
+        progress: Called with the progress of the work.
         name: What progress reports call the work.
         smaller: The results within a smaller radius, if there are some.
     """

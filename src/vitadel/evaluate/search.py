@@ -32,7 +32,7 @@ CLEAN = "clean"
 # predictions of a randomized model per image: this number to select the worst attempt by, and as many fresh ones to
 # score
 _SAMPLES = 20
-# images that sanity checks look at
+# images of the sanity checks
 _CHECKED = 64
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "float64"}
 
@@ -58,7 +58,7 @@ class NamedAttack:
             raise UsageError("the KL divergence leads away from the clean prediction and has no target. Leave one out.")
 
     def goal(self, ctx: Context, batch: Batch) -> Goal:
-        """What the attack wants of some images."""
+        """What the attack needs of some images."""
         if self.loss is kl_divergence:
             return Diverge(logits(ctx.model, batch.x).to(ctx.device))
         if self.target is None:
@@ -133,7 +133,7 @@ class AttackRunner:
             raise
         wider = FALLBACK[precision]
         sentence = f"the search met numbers beyond the range of {precision} and continued in {wider}"
-        self.ctx.add_flags([Flag("search-fell-back", sentence, {})])
+        self.ctx.add_flags([Flag("search-fallback", sentence, {})])
         self.engine = replace(self.engine, precision=wider)
         self.copy = in_precision(self.ctx.model, wider) if wider != "float32" else None
 

@@ -29,7 +29,7 @@ class ResultStore(Protocol):
         """The folder of a store on disk, for files that belong to the results; None in memory."""
 
     def append(self, table: str, columns: Columns) -> None:
-        """Keep some rows; the column `index` says of which images."""
+        """Keep some rows; the column `index` gives their images."""
 
     def read(self, table: str) -> dict[str, list[Any]]:
         """All rows of a table so far as columns, in order of `index`; empty if there are none."""

@@ -24,7 +24,7 @@ def validation_scores(
 
     The accuracy after one step is that of all images, whatever was found before: a model that reads the attack has more
     of those correct than clean ones. Of a TORA model also the robust head's, on the same images, clean and one step
-    away by the joint answer.
+    away by the joint output.
 
     Args:
         model: The model.

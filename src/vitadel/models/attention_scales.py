@@ -31,7 +31,7 @@ def set_factors(net: nn.Module, name: str, factors: float | Tensor | Sequence[fl
     count = len(family_of(net).blocks(net))
     if count == 0:
         raise UsageError(
-            f"{type(net).__name__} has no attention Vitadel knows, so there is nothing to scale. "
+            f"{type(net).__name__} has no attention Vitadel supports, so there is nothing to scale. "
             "Take a ViT, DeiT, CaiT, XCiT, Swin or LeViT."
         )
     each_M = torch.as_tensor(factors, dtype=torch.float32).detach()

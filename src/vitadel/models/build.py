@@ -71,10 +71,10 @@ def timm_families() -> dict[str, str]:
     import timm
 
     return {
-        "vit_small_patch16_224": f"ViT, one of {len(timm.list_models('vit_*'))}; taps, patch surgery",
-        "deit_small_patch16_224": f"DeiT, one of {len(timm.list_models('deit*'))}; taps, patch surgery",
-        "cait_s24_224": f"CaiT, one of {len(timm.list_models('cait_*'))}; taps, patch surgery",
-        "xcit_small_12_p16_224": f"XCiT, one of {len(timm.list_models('xcit_*'))}; taps, patch surgery",
+        "vit_small_patch16_224": f"ViT, one of {len(timm.list_models('vit_*'))}; taps, other patch sizes",
+        "deit_small_patch16_224": f"DeiT, one of {len(timm.list_models('deit*'))}; taps, other patch sizes",
+        "cait_s24_224": f"CaiT, one of {len(timm.list_models('cait_*'))}; taps, other patch sizes",
+        "xcit_small_12_p16_224": f"XCiT, one of {len(timm.list_models('xcit_*'))}; taps, other patch sizes",
         "swin_tiny_patch4_window7_224": f"Swin, one of {len(timm.list_models('swin_*'))}; taps, image and patch size",
         "levit_128s": f"LeViT, one of {len(timm.list_models('levit_[0-9]*'))}; taps, image size",
         "resnet50": f"ResNet, one of {len(timm.list_models('resnet*'))}",

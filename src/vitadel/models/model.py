@@ -34,7 +34,7 @@ class Model(nn.Module):
 
     mean: Tensor
     std: Tensor
-    # the text it was loaded by, and whether nothing said how it normalizes
+    # the text it was loaded by, and whether its normalization was assumed
     source: str | None = None
     normalization_is_assumed: bool = False
 

@@ -294,7 +294,7 @@ class Taps:
         if names := self.attentions():
             return names
         raise UsageError(
-            f"{type(self._net).__name__} has no attention Vitadel knows. "
+            f"{type(self._net).__name__} has no attention Vitadel supports. "
             "Families: ViT, DeiT, CaiT, XCiT, Swin, LeViT (not levit_conv_*)."
         )
 
@@ -321,7 +321,7 @@ def _matching(pattern: str, known: Sequence[str], kind: str) -> list[str]:
     if pattern != "*":
         matches = [name for name in matches if name.count(".") == pattern.count(".")] or matches
     if not matches:
-        shown = f"{', '.join(names[:8])}, ..." if names else "none: its family has no blocks Vitadel knows"
+        shown = f"{', '.join(names[:8])}, ..." if names else "none: its family has no blocks Vitadel supports"
         raise UsageError(f"no {kind} matches {pattern!r}. This model has {len(names)}: {shown}")
     return matches
 

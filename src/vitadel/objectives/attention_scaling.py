@@ -227,7 +227,7 @@ class _FactorSearch(Objective):
 
     def _candidate(self, model: Model, images: _SearchImages) -> Tensor:
         """[2 + M]: score, distance and factors of the best candidate of the batch, the same for all ranks."""
-        # a candidate that is measured from the one before it cannot be searched beside it
+        # a candidate that is measured from the one before it cannot be searched in parallel
         rank, world = (0, 1) if self._drifts else _rank_and_world()
         size, device = self.scaling.batch_size, images.x.device
         reference = _factors(model.net, self.buffer)

@@ -1,8 +1,9 @@
 """Robust ViTs on ImageNet with heavy augmentation: two recipes that contradict the light one of Debenedetti 2022.
 
 Source:  Singh et al. 2023, "Revisiting Adversarial Training for ImageNet", github.com/nmndeep/revisiting-at; and ARES,
-         github.com/thu-ml/ares, robust_training. The likely reading of both beside Debenedetti: heavy augmentation
-         loses from scratch without averaged weights, and pays with them and, in the first, with a clean start.
+         github.com/thu-ml/ares, robust_training. The likely reading of both, in addition to Debenedetti: heavy
+         augmentation loses from scratch without averaged weights, and pays with them and, in the first, with a clean
+         start.
 Differs: - Singh et al. attack with two steps of APGD from the image itself, which our APGD cannot do: it starts at a
            random point and leaves images alone that are adversarial already. Here it is two steps of PGD of 5/4 of the
            radius, keeping the better point. Where the first step raised the loss and no pixel left [0, 1], that is

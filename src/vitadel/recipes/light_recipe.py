@@ -539,7 +539,7 @@ def _high_resolution(name: str, what: str, data: str, expect: dict[str, str]) ->
 def xcit_s12_caltech101() -> Recipe:
     """Caltech-101 from an XCiT-S12 that is robust on ImageNet. Estimate: minutes of an H200.
 
-    `folder:DIR` wants DIR/train/CLASS and DIR/test/CLASS. Thesis and README disagree about the result; both are kept.
+    `folder:DIR` needs DIR/train/CLASS and DIR/test/CLASS. Thesis and README disagree about the result; both are kept.
     """
     source = "89.66% clean, 49.66% robust (thesis, table 7); 87.59% and 61.74% (the authors' README)"
     return _high_resolution("xcit-s12-caltech101", "Caltech-101", "folder:data/caltech101", {"published": source})
@@ -548,7 +548,7 @@ def xcit_s12_caltech101() -> Recipe:
 def xcit_s12_flowers102() -> Recipe:
     """Oxford Flowers from an XCiT-S12 that is robust on ImageNet. Estimate: minutes of an H200.
 
-    `folder:DIR` wants DIR/train/CLASS and DIR/test/CLASS. Thesis and README disagree about the result; both are kept.
+    `folder:DIR` needs DIR/train/CLASS and DIR/test/CLASS. Thesis and README disagree about the result; both are kept.
     """
     source = "85.01% clean, 29.37% robust (thesis, table 7); 82.86% and 47.91% (the authors' README)"
     return _high_resolution("xcit-s12-flowers102", "Oxford Flowers", "folder:data/flowers102", {"published": source})

@@ -36,15 +36,15 @@ class Leaf:
 
 def leaves(recipe: Recipe) -> list[Leaf]:
     """All values of a recipe in the order of its fields; a part that is always of one class only if it has a source."""
-    found = []
-    for path, text, by_default in _walk(recipe, ""):
+    values = []
+    for path, text, by_default in _visit(recipe, ""):
         source_path = _source_path(recipe.sources, path)
         if path in _PLAIN and source_path != path:
             continue
-        found.append(
+        values.append(
             Leaf(path, text, by_default, source_path, None if source_path is None else recipe.sources[source_path])
         )
-    return found
+    return values
 
 
 def _source_path(sources: Mapping[str, str], path: str) -> str | None:
@@ -56,7 +56,7 @@ def _source_path(sources: Mapping[str, str], path: str) -> str | None:
     return "*" if "*" in sources else None
 
 
-def _walk(node: object, path: str) -> Iterator[tuple[str, str, bool]]:
+def _visit(node: object, path: str) -> Iterator[tuple[str, str, bool]]:
     for name, value, by_default in _parts(node):
         below = f"{path}.{name}".lstrip(".")
         nested = dataclasses.is_dataclass(value) or isinstance(value, Mapping) or _holds_parts(value)
@@ -65,7 +65,7 @@ def _walk(node: object, path: str) -> Iterator[tuple[str, str, bool]]:
             continue
         if dataclasses.is_dataclass(value):
             yield below, type(value).__name__, by_default or below in _PLAIN
-        yield from _walk(value, below)
+        yield from _visit(value, below)
 
 
 def _parts(node: object) -> Iterator[tuple[str, object, bool]]:

@@ -11,13 +11,13 @@ from vitadel.runs.schema import ROBUST, WRONG_BEFORE
 
 HALF_WIDTH = 0.05  # a wider interval cannot tell apart most pairs of published models
 NEAR_ZERO = 0.05
-SAME_ATTACK_TOLERANCE = 0.01  # what two runs of the same randomized attack may differ by
-EPS_OF_ANY_IMAGE = 0.5  # at this Linf eps every image can become the same gray one, so no model can be robust
+SAME_ATTACK_TOLERANCE = 0.01  # the largest expected difference of two runs of one random attack
+LARGEST_MEANINGFUL_EPS = 0.5  # at this Linf eps every image can become the same gray one, so no model can be robust
 _TOLERANCE = 1e-5  # float32 pixels cannot keep an eps more exactly
 
 
 class State(enum.Enum):
-    """The answer of a check."""
+    """The outcome of a check."""
 
     PASS = "pass"  # noqa: S105
     FAIL = "fail"
@@ -26,7 +26,7 @@ class State(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One question about a number, its answer, and the evidence for it."""
+    """One check of a number: its outcome and the evidence."""
 
     title: str
     state: State
@@ -103,7 +103,7 @@ def falls_to_zero(curve: Curve) -> Check:
     evidence = f"{last.percent}% left at {eps_text(curve.norm, eps)}"
     if last.accuracy <= NEAR_ZERO:
         return Check(title, State.PASS, evidence)
-    if curve.norm == "linf" and eps >= EPS_OF_ANY_IMAGE:
+    if curve.norm == "linf" and eps >= LARGEST_MEANINGFUL_EPS:
         return Check(title, State.FAIL, f"{evidence}, where every image can be made plain gray")
     return _not_measured(title, f"{evidence}, and no larger eps was tried")
 

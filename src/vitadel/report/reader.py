@@ -12,6 +12,7 @@ from vitadel.core.stats import Accuracy
 from vitadel.report.labels import model_name, printable, with_labels
 from vitadel.runs import ManifestRecord, Run
 from vitadel.runs.schema import (
+    FORMER_FLAG_CODES,
     FORMER_STUDY_NAMES,
     ROBUST,
     WRONG_BEFORE,
@@ -277,14 +278,15 @@ def _by_threat(evaluation: EvaluatedSuite) -> tuple[bool, str, str, float, str]:
 
 
 def _training_flags(run: Run) -> tuple[tuple[int, Flag], ...]:
-    """Every flag once: a run that was interrupted and resumed may have logged one twice."""
-    found: dict[tuple[int, str], str] = {}
+    """Every alarm once: a run that was interrupted and resumed may have logged one twice."""
+    flags: dict[tuple[int, str], str] = {}
     for entry in run.read_log("alarm"):
         if "at" in entry.numbers:
-            found[int(entry.numbers["at"]), str(entry.values.get("code"))] = str(entry.values.get("sentence"))
+            code = str(entry.values.get("code"))
+            flags[int(entry.numbers["at"]), FORMER_FLAG_CODES.get(code, code)] = str(entry.values.get("sentence"))
     if damaged := run.damaged_log_lines:
-        found[0, "damaged-log"] = f"{damaged} lines of log.jsonl are damaged and left out of all that is shown here"
-    return tuple((step, Flag(code, sentence, {})) for (step, code), sentence in sorted(found.items()))
+        flags[0, "damaged-log"] = f"{damaged} lines of log.jsonl are damaged and left out of all that is shown here"
+    return tuple((step, Flag(code, sentence, {})) for (step, code), sentence in sorted(flags.items()))
 
 
 def _series(run: Run, event: str) -> list[Series]:

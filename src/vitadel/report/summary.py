@@ -23,7 +23,7 @@ class SummaryRow:
         clean: Clean accuracy.
         robust: Robust accuracy; None without attacks.
         attacks: The names of the attacks.
-        flags: How many reasons for doubt there are.
+        flags: The number of flags.
         best: Whether the robust accuracy is the highest of those that may be compared.
     """
 

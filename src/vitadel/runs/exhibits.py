@@ -315,4 +315,4 @@ def _with_ends(shares: Sequence[Accuracy | None]) -> Iterator[list[float | None]
 def _same_length(what: str, wanted: int, **parts: Sequence[object]) -> None:
     for name, part in parts.items():
         if len(part) != wanted:
-            raise UsageError(f"{what} wants {wanted} {name}, got {len(part)}. Give one for each.")
+            raise UsageError(f"{what} needs {wanted} {name}, got {len(part)}. Give one for each.")

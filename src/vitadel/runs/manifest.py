@@ -63,7 +63,7 @@ class ManifestRecord:
 
     @property
     def head(self) -> str:
-        """Which head a model with adapters predicts with, which earlier versions called its answer; empty otherwise."""
+        """The head that a model with adapters predicts with (`answer` in earlier versions); empty otherwise."""
         return next(filter(None, (self.text("model", "spec", "tuning", key) for key in ("head", "answer"))), "")
 
     def to_json(self) -> dict[str, object]:

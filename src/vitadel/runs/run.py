@@ -175,10 +175,10 @@ class Run:
             event: The kind.
             every: Entries as they were written, also those of updates that were undone later.
         """
-        found = [entry for line in self._log_lines() if (entry := LogEntry.from_line(line)) and entry.event == event]
+        entries = [entry for line in self._log_lines() if (entry := LogEntry.from_line(line)) and entry.event == event]
         if every:
-            return found
-        last = {entry.values.get("step", number): entry for number, entry in enumerate(found)}
+            return entries
+        last = {entry.values.get("step", number): entry for number, entry in enumerate(entries)}
         return [last[step] for step in sorted(last)]
 
     @property
@@ -240,7 +240,7 @@ def _refuse_other_run(folder: Path, described: Mapping[str, object]) -> bool:
 
 def _refuse_nonempty_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; --run wants a folder. Choose another name.")
+        raise UsageError(f"{folder} is a file; --run needs a folder. Choose another name.")
     try:
         names = list(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:

@@ -14,7 +14,7 @@ versions wrote are read here alone: those of fields in their metadata, those of 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from vitadel.runs.typed_json import from_json, to_json
 
 SUITE_SCHEMA, STUDY_SCHEMA = "suite/1", "study/1"
 
-# what `broken_by` says of an image that no attack broke, and of one that was misclassified before any
+# the value of `broken_by` for an image that no attack broke, and of one that was misclassified before any
 ROBUST, WRONG_BEFORE = "", "clean"
 # names of suites and studies in earlier versions, and what they are called now
 FORMER_SUITE_NAMES = {
@@ -48,6 +48,8 @@ FORMER_STUDY_NAMES = {
 }
 # a convention as earlier versions wrote it
 _FORMER_SOURCES = {"made here": "computed by vitadel"}
+# flags as earlier versions named them
+FORMER_FLAG_CODES = {"search-fell-back": "search-fallback", "robust-fell": "robust-accuracy-drop"}
 # kinds of measures that are shares, lie in [0, 1] and are read in percent
 SHARES = frozenset({"accuracy", "error", "bias", "share"})
 # keys of a study's file that are not its own numbers
@@ -149,7 +151,7 @@ class SuiteRecord:
         robust: Accuracy after all attacks; an upper bound on the true one.
         attacks: What each attack did, in their order.
         search_precision: What the searches were computed in; every success was judged in float32.
-        flags: Reasons to doubt the numbers.
+        flags: Reasons why the numbers may be unreliable.
         seconds: Time it took.
         title: For people, where the suite has measures.
         sentence: The main finding in a sentence.
@@ -207,12 +209,14 @@ class SuiteRecord:
         conventions = content.get("conventions")
         if isinstance(conventions, Mapping) and conventions.get("source") in _FORMER_SOURCES:
             renamed["conventions"] = {**conventions, "source": _FORMER_SOURCES[str(conventions["source"])]}
-        return from_json(cls, {**content, **renamed}, source, remedy)
+        record = from_json(cls, {**content, **renamed}, source, remedy)
+        flags = tuple(replace(flag, code=FORMER_FLAG_CODES.get(flag.code, flag.code)) for flag in record.flags)
+        return replace(record, flags=flags)
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRows:
-    """What `rows.parquet` says of every image, as columns; empty where a suite does not say it.
+    """The columns of `rows.parquet`; empty where a suite does not have one.
 
     Args:
         index: The image's index in its split.

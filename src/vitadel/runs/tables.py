@@ -6,7 +6,7 @@ rows.parquet           one row per image, when everything is computed
 summary.json           the record that was counted from the rows
 
 Every file is written whole or not at all, and every parquet file holds a hash of its columns, which is checked when it
-is read. Interrupted at any moment, work resumes from the tables.
+is read. Interrupted at any time, work resumes from the tables.
 """
 
 import contextlib
@@ -51,7 +51,7 @@ class ResultFolder:
     folder: Path
 
     def append(self, table: str, columns: Columns) -> None:
-        """Keep some rows of a table; the column `index` says of which images."""
+        """Keep some rows of a table; the column `index` gives their images."""
         import pyarrow as pa
 
         first = min(columns["index"])
@@ -108,13 +108,13 @@ class ResultFolder:
         summary, stored = read_json(self._summary, remedy), _read_one(self._rows)
         rows = _with_new_names(stored)
         if absent := [key for key in _KEYS if key not in summary]:
-            raise UsageError(f"{self._summary} says nothing of {', '.join(absent)}. {remedy}")
+            raise UsageError(f"{self._summary} lacks {', '.join(absent)}. {remedy}")
         if summary.pop(_ROWS, None) not in (None, _hash(stored)) or summary["n"] != len(rows.get("index", [])):
             raise UsageError(f"{self._summary} was counted from other rows than {self._rows} has. {remedy}")
         for name, counted in _counts(summary, rows).items():
             if not _same(summary[name], counted):
-                recorded, found = _shown(summary[name]), _shown(asdict(counted))
-                raise UsageError(f"{self._summary} says {name} = {recorded}, its rows say {found}. {remedy}")
+                recorded, result = _shown(summary[name]), _shown(asdict(counted))
+                raise UsageError(f"{self._summary} has {name} = {recorded}, its rows give {result}. {remedy}")
         return summary, rows
 
     @property
@@ -199,10 +199,10 @@ def _counts(summary: Mapping[str, object], rows: Columns) -> dict[str, Accuracy]
     pairs = zip(rows.get("label", ()), rows.get("clean_prediction", ()), strict=False)
     clean = rows.get("clean_correct", [label == prediction for label, prediction in pairs])
     robust = rows.get("robust", [attack == "" for attack in rows.get("broken_by", ())])
-    found = {"clean": clean, "robust": robust}
+    counted = {"clean": clean, "robust": robust}
     return {
         name: accuracy_of([float(one) if isinstance(one, int | float) else math.nan for one in scores])
-        for name, scores in found.items()
+        for name, scores in counted.items()
         if scores and isinstance(summary[name], dict)
     }
 

@@ -85,7 +85,7 @@ _TABLE = _table()
 
 
 def _new_file(folder: Path) -> Path:
-    """A file that no process has begun: in a container, two processes within a second can share host and number."""
+    """A file that does not exist yet: in a container, two processes within a second can share host and number."""
     folder.mkdir(parents=True, exist_ok=True)
     seconds = int(time.time())
     while True:
@@ -109,7 +109,7 @@ def _masked(data: bytes) -> int:
 
 
 def _event(wall_time: float, step: int, what: bytes) -> bytes:
-    counted = _field(2, _VARINT, _varint(step)) if step else b""  # protobuf leaves zeros out
+    counted = _field(2, _VARINT, varint(step)) if step else b""  # protobuf leaves zeros out
     return _field(1, _EIGHT_BYTES, struct.pack("<d", wall_time)) + counted + what
 
 
@@ -120,11 +120,11 @@ def _scalar(tag: str, value: float) -> bytes:
 
 
 def _field(number: int, kind: int, content: bytes) -> bytes:
-    key = _varint(number << 3 | kind)
-    return key + (_varint(len(content)) if kind == _BYTES else b"") + content
+    key = varint(number << 3 | kind)
+    return key + (varint(len(content)) if kind == _BYTES else b"") + content
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     """Seven bits a byte, lowest first, the eighth set on all but the last; negative ones as 64 bits."""
     left, written = number & 0xFFFFFFFFFFFFFFFF, bytearray()
     while left > 0x7F:

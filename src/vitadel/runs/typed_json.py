@@ -159,17 +159,17 @@ def _read_tuple(kinds: Sequence[Any], value: object, path: str) -> object:
 
 def _read_object(kind: Any, value: object, path: str) -> object:
     content = _expect(value, dict, "an object", path)
-    hints, found = _hints(kind), dict[str, object]()
+    hints, values = _hints(kind), dict[str, object]()
     for field in dataclasses.fields(kind):
         key = field.metadata.get("key", field.name)
         names = (key, *field.metadata.get("was", ()))
         entry = next((content[name] for name in names if name in content), _MISSING)
         inner = f"{path}.{key}".lstrip(".")
         if entry is not _MISSING:
-            found[field.name] = _read(hints[field.name], entry, inner)
+            values[field.name] = _read(hints[field.name], entry, inner)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise Mismatch(f"{inner} is missing")
-    return kind(**found)
+    return kind(**values)
 
 
 def _read_enum(kind: type[enum.Enum], value: object, path: str) -> object:

@@ -18,7 +18,7 @@ from vitadel.shifts.filters import by_frequency, divide, gaussian_taps, interpol
 _ROUNDING = 2.0**-40
 # Fourier transforms are fast for sizes with small factors
 _FFT_MULTIPLE = 16
-# a chain of glass_blur's copies goes on with a probability of at most 0.5: 64 links are never reached
+# a chain of glass_blur's copies continues with a probability of at most 0.5: 64 links are never reached
 _LINKS = 6
 
 
@@ -29,10 +29,10 @@ def gaussian_blur(x: Tensor, rng: RandomStreams, sigma: float) -> Tensor:
 def defocus_blur(x: Tensor, rng: RandomStreams, radius: float, softness: float) -> Tensor:
     """A soft disk slid over the image, mirrored about its outermost pixels; a product of Fourier transforms."""
     reach, (height, width) = disk(radius, softness).shape[0] // 2, x.shape[-2:]
-    wide = pad(x, (reach, reach, reach, reach), mode="reflect")
+    padded = pad(x, (reach, reach, reach, reach), mode="reflect")
     size = _fast(height + 2 * reach), _fast(width + 2 * reach)
     response = _disk_spectrum(radius, softness, *size, x.device).to(torch.promote_types(x.dtype, torch.complex64))
-    return by_frequency(wide, response, size)[..., reach : reach + height, reach : reach + width] + _ROUNDING
+    return by_frequency(padded, response, size)[..., reach : reach + height, reach : reach + width] + _ROUNDING
 
 
 def _fast(side: int) -> int:
@@ -54,17 +54,17 @@ def disk(radius: float, softness: float) -> Tensor:
     steps = torch.arange(-reach, reach + 1, dtype=torch.float64)
     inside = (steps[:, None].square() + steps.square() <= radius**2).float()
     taps = gaussian_taps(soft, softness).float()
-    wide = pad((inside / inside.sum())[None], (soft, soft, soft, soft), mode="reflect")[0]
+    padded = pad((inside / inside.sum())[None], (soft, soft, soft, soft), mode="reflect")[0]
     # OpenCV's vectorized loops begin with the middle pixel down the columns, with its neighbors along the rows
-    return _fused(_fused(wide, taps, (1, 0, 2)).T, taps, (0, 1, 2)).T.contiguous()
+    return _fused(_fused(padded, taps, (1, 0, 2)).T, taps, (0, 1, 2)).T.contiguous()
 
 
-def _fused(wide: Tensor, taps: Tensor, order: tuple[int, ...]) -> Tensor:
+def _fused(padded: Tensor, taps: Tensor, order: tuple[int, ...]) -> Tensor:
     """Rows filtered by symmetric float32 taps, `order` pixels from the middle, each product and sum rounded once."""
-    soft, size = len(taps) // 2, wide.shape[1] - len(taps) + 1
+    soft, size = len(taps) // 2, padded.shape[1] - len(taps) + 1
     total = torch.zeros((), dtype=torch.float32)
     for step in order[: soft + 1]:
-        left, right = (wide[:, soft + side :][:, :size] for side in (-step, step))
+        left, right = (padded[:, soft + side :][:, :size] for side in (-step, step))
         pixels = left + right if step else left
         total = (total.double() + pixels.double() * taps[soft + step].double()).float()
     return total
@@ -141,22 +141,23 @@ def smear(x: Tensor, degrees: Tensor, radius: int, sigma: float) -> Tensor:
     turn = torch.deg2rad(degrees.double())[:, None]
     down, right = ((steps * part - 0.5).ceil().long() for part in (turn.sin(), turn.cos()))
     if x.is_cpu:
-        return _smear_by_slices(x, down.tolist(), right.tolist(), weights.tolist())
-    return _smear_by_index(x, down, right, weights.to(x.dtype))
+        return smear_by_slices(x, down.tolist(), right.tolist(), weights.tolist())
+    return smear_by_index(x, down, right, weights.to(x.dtype))
 
 
-def _smear_by_slices(x: Tensor, down: list[list[int]], right: list[list[int]], weights: Sequence[float]) -> Tensor:
+def smear_by_slices(x: Tensor, down: list[list[int]], right: list[list[int]], weights: Sequence[float]) -> Tensor:
+    """Each image is the weighted sum of its own shifts, by slices of padded images."""
     reach, (height, width) = len(weights) - 1, x.shape[-2:]
-    wide = pad(x, (reach, reach, reach, reach), mode="replicate")
+    padded = pad(x, (reach, reach, reach, reach), mode="replicate")
     out = torch.zeros_like(x)
-    for image, into, rows, cols in zip(wide, out, down, right, strict=True):
+    for image, into, rows, cols in zip(padded, out, down, right, strict=True):
         for row, col, weight in zip(rows, cols, weights, strict=True):
             row, col = row + reach, col + reach
             into.add_(image[:, row : row + height, col : col + width], alpha=weight)
     return out
 
 
-def _smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> Tensor:
+def smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> Tensor:
     """The same without copies between CPU and GPU, for hundreds of images at once."""
     height, width = x.shape[-2:]
     rows = torch.arange(height, device=x.device)[:, None]

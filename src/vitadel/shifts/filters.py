@@ -49,15 +49,15 @@ Strips = tuple[Strip, ...]
 
 def strips(matrix: Tensor, device: torch.device) -> Strips:
     """A matrix cut into strips of rows, so that its zeros need not be multiplied; whole if it has few."""
-    found = []
+    strips = []
     for first in range(0, len(matrix), _STRIP):
         rows = matrix[first : first + _STRIP]
         used = rows.any(0).nonzero()
         low, high = int(used.min()), int(used.max()) + 1
-        found.append(Strip(slice(low, high), rows[:, low:high].to(device)))
-    if sum(strip.weights.numel() for strip in found) > matrix.numel() / 2:
+        strips.append(Strip(slice(low, high), rows[:, low:high].to(device)))
+    if sum(strip.weights.numel() for strip in strips) > matrix.numel() / 2:
         return (Strip(slice(0, matrix.shape[1]), matrix.to(device)),)
-    return tuple(found)
+    return tuple(strips)
 
 
 def nearest(index: Tensor, size: int) -> Tensor:

@@ -20,7 +20,7 @@ from vitadel.shifts.filters import by_frequency, divide
 
 ORIGINAL = ("frost1.png", "frost2.png", "frost3.png", "frost4.jpg", "frost5.jpg", "frost6.jpg")
 _ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp"}
-# Pillow decides by the content, whatever a file is called, and has Ghostscript run what is PostScript
+# Pillow reads the content, whatever a file is called, and has Ghostscript run what is PostScript
 _FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")
 # mean and spread of R, G, B in each photograph of the original; the second lies there twice
 _TINTS = (
@@ -54,16 +54,16 @@ def photos_in(folder: Path) -> list[Path]:
     try:
         if all((folder / name).is_file() for name in ORIGINAL):
             return [folder / name for name in ORIGINAL[:-1]]
-        found = sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS)
+        paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in _ENDINGS)
     except OSError as error:
         raise UsageError(
             f"cannot list the frost folder {str(folder)!r}: {error.strerror}. Make it readable."
         ) from error
-    for path in found:
+    for path in paths:
         refuse_special(path)
-    if not found:
+    if not paths:
         raise UsageError(f"the frost folder {str(folder)!r} holds no photographs. Put .png or .jpg files there.")
-    return found
+    return paths
 
 
 def digest(folder: Path) -> str:
@@ -87,14 +87,14 @@ class Photos:
 
 @cache
 def _opened(folder: Path, stride: int, height: int, width: int, device: torch.device) -> Photos:
-    photos = [_photo(path, stride, height, width) for path in photos_in(folder)]
+    photos = [read_photo(path, stride, height, width) for path in photos_in(folder)]
     sizes = torch.tensor([photo.shape[1:] for photo in photos])
     areas = sizes.prod(1)
     pixels = torch.cat([photo.flatten(1) for photo in photos], 1).float()
     return Photos(*(part.to(device) for part in (pixels, areas.cumsum(0) - areas, sizes[:, 0], sizes[:, 1])))
 
 
-def _photo(path: Path, stride: int, height: int, width: int) -> Tensor:
+def read_photo(path: Path, stride: int, height: int, width: int) -> Tensor:
     """[3, H, W]; every `stride`-th pixel from the middle of the first, enlarged if it is no larger than the image."""
     try:
         with Image.open(path, formats=_FORMATS) as file:
@@ -129,18 +129,18 @@ def from_photographs(x: Tensor, rng: RandomStreams, folder: Path, stride: int) -
     top = rng.fold(1).randint(photos.height[which] - x.shape[-2])
     left = rng.fold(2).randint(width - x.shape[-1])
     corner = photos.start[which] + top * width + left
-    cut = _windows_by_slices if x.is_cpu else _windows_by_index
+    cut = windows_by_slices if x.is_cpu else windows_by_index
     return cut(photos.pixels, corner, width, *x.shape[-2:])
 
 
-def _windows_by_slices(pixels: Tensor, corner: Tensor, row: Tensor, height: int, width: int) -> Tensor:
+def windows_by_slices(pixels: Tensor, corner: Tensor, row: Tensor, height: int, width: int) -> Tensor:
     """[B, 3, height, width] from the pixels numbered `corner` on, of photographs `row` pixels wide."""
     places = zip(corner.tolist(), row.tolist(), strict=True)
     shape, plane = (3, height, width), pixels.stride(0)
     return torch.stack([pixels.as_strided(shape, (plane, step, 1), first) for first, step in places])
 
 
-def _windows_by_index(pixels: Tensor, corner: Tensor, row: Tensor, height: int, width: int) -> Tensor:
+def windows_by_index(pixels: Tensor, corner: Tensor, row: Tensor, height: int, width: int) -> Tensor:
     """The same without copies between GPU and CPU."""
     down = torch.arange(height, device=pixels.device)[:, None] * row[:, None, None]
     across = torch.arange(width, device=pixels.device)

@@ -120,9 +120,9 @@ def _halved(plane: Tensor) -> Tensor:
 
 def _doubled(plane: Tensor) -> Tensor:
     """Twice as many rows and columns; each new pixel is 3/4 of the nearest old one and 1/4 of the next, both ways."""
-    wide = pad(plane[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
-    near = 3 * wide[:, 1:-1]
-    tall = torch.stack([near + wide[:, :-2], near + wide[:, 2:]], 2).flatten(1, 2)
+    padded = pad(plane[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
+    near = 3 * padded[:, 1:-1]
+    tall = torch.stack([near + padded[:, :-2], near + padded[:, 2:]], 2).flatten(1, 2)
     near = 3 * tall[:, :, 1:-1]
     left, right = _fixed(near + tall[:, :, :-2] + 8, 4), _fixed(near + tall[:, :, 2:] + 7, 4)
     return torch.stack([left, right], 3).flatten(2)
@@ -145,7 +145,9 @@ def _quantized(plane: Tensor, table: Tensor) -> Tensor:
 @cache
 def _cosines(device: torch.device) -> Tensor:
     left = torch.tensor(_COSINES, dtype=torch.float64)
-    sign = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(4)[:, None]  # even waves are symmetric, odd ones not
+    sign = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(4)[
+        :, None
+    ]  # even cosines are symmetric, odd ones antisymmetric
     return torch.cat([left, sign * left.flip(1)], 1).to(device)
 
 

@@ -35,7 +35,7 @@ def shot_noise(x: Tensor, rng: RandomStreams, count: float) -> Tensor:
     cover everything. Walker's alias method (1977) draws from each with one uniform number: its leading part picks a
     column, the rest decides between the column's own count and its alias.
     """
-    own, alias = _alias_tables(int(count), x.device)
+    own, alias = alias_tables(int(count), x.device)
     columns = int(count) + 1
     u = uniform(rng, x[0].numel()).mul_(columns).flatten()
     column = u.floor()
@@ -46,9 +46,9 @@ def shot_noise(x: Tensor, rng: RandomStreams, count: float) -> Tensor:
 
 
 @cache
-def _alias_tables(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def alias_tables(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """For each gray level: the share of a column that is its own count's, and the count that has the rest."""
-    left = _poisson_up_to(torch.arange(256, dtype=torch.float64) * count / 255, count) * (count + 1)
+    left = truncated_poisson(torch.arange(256, dtype=torch.float64) * count / 255, count) * (count + 1)
     own, alias = torch.ones_like(left), torch.arange(count + 1.0).repeat(256, 1)
     done, level = torch.zeros_like(left, dtype=torch.bool), torch.arange(256)
     for _ in range(count):  # the column with least left is filled up by the one with most
@@ -61,7 +61,7 @@ def _alias_tables(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return own.float().flatten().to(device), alias.flatten().to(device)
 
 
-def _poisson_up_to(rate: Tensor, most: int) -> Tensor:
+def truncated_poisson(rate: Tensor, most: int) -> Tensor:
     """[*rate, most + 1] probabilities of 0 ... most, the last one of `most` or more."""
     counts = torch.arange(most + 1, dtype=torch.float64)
     logs = torch.special.xlogy(counts, rate[:, None]) - rate[:, None] - torch.lgamma(counts + 1)

@@ -128,7 +128,7 @@ def distances(marked: Tensor, farthest: float) -> Tensor:
     """How far the nearest marked pixel is, by steps of the 5 x 5 mask, cut off at `farthest`.
 
     A shortest way needs steps in two neighboring directions only, all of one before all of the other. So it is enough
-    to walk each of the 16 directions once, for up to 2, 4, 8, ... steps at a time.
+    to follow each of the 16 directions once, for up to 2, 4, 8, ... steps at a time.
     """
     field = torch.where(marked, 0.0, farthest)
     for (one, two), length in _STEPS:

@@ -25,7 +25,7 @@ class Threat(ABC):
 
     `project`, `ascend`, `sample` and `distance` are what PGD needs. `random_direction`, `sample_boundary` and
     `sample_vertex` are the starting points of other attacks, `dual_norm` and `project_on_hyperplane` are used by FAB,
-    `square_start` and `square_proposal` by the Square attack. No attack asks which norm it has been given.
+    `square_start` and `square_proposal` by the Square attack. No attack depends on which norm it has been given.
     """
 
     # the name in texts such as "linf:8/255"

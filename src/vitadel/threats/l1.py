@@ -44,7 +44,7 @@ class L1(Threat):
         return project_l1(x, x0, self.eps)
 
     def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
-        """A step of L1 length `step`, shared by the steepest values; what the box refuses one goes to the next.
+        """A step of L1 length `step`, shared by the steepest values; what the box blocks for one goes to the next.
 
         Only so does a step keep its length next to the box: `project` draws every moved value a little back from it,
         and steps that fill these gaps alone would never reach further values (tests/contract/test_contract_radius.py).

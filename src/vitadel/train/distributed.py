@@ -29,7 +29,7 @@ def launch_ranks() -> Ranks:
 
 
 def process_state() -> PartialState:
-    """accelerate's process group. Without a GPU it has to be told so: it would take each process for the only one."""
+    """accelerate's process group. Without a GPU this must be set: each process would run as the only one."""
     cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     return PartialState(cpu=cpu)
 

@@ -54,7 +54,7 @@ class _NotFinite(Exception):
 class Trainer:
     """Trains a model in place.
 
-    Interrupted at any moment and made and called again, it ends with the same weights, bit for bit on one CPU. SIGTERM
+    Interrupted at any time and made and called again, it ends with the same weights, bit for bit on one CPU. SIGTERM
     ends it after the running update, with a checkpoint. A non-finite loss sends it back to the last checkpoint, with
     other random numbers from there.
 
@@ -215,7 +215,7 @@ class Trainer:
 
     @property
     def _run_seed(self) -> int:
-        """After a rollback another one: the same random numbers would lead to the same end."""
+        """After a rollback another one: the same random numbers would give the same result."""
         rollbacks = self.state.rollbacks
         return fold_seed(self.seed, _AFTER_ROLLBACK, rollbacks) if rollbacks else self.seed
 
@@ -360,7 +360,7 @@ class Trainer:
         # the best weights on the disk may be of an update that is undone now, and still only better ones replace them
         scored = self.validated or state
         self._continue_from(replace(state, rollbacks=state.rollbacks + 1, best=scored.best, robust=scored.robust))
-        sentence = f"{why}: back to step {state.step}, with other draws from there"
+        sentence = f"{why}: back to step {state.step}, with other random numbers from there"
         self.log.flag(state.step, Flag("not-finite", sentence, {"rollbacks": self.state.rollbacks}))
         # saved at once, or a run that fails again and again would never count beyond one
         self._save_checkpoint()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Convergence, study
@@ -62,17 +62,17 @@ def curve(result: dict[str, Any]) -> dict[int, dict[str, float]]:
 def test_the_curve_of_a_linear_model(x: Tensor, y: Tensor) -> None:
     settings = Convergence(steps=(0, 1, 20), restarts=3, slices=0)
     result: dict[str, Any] = study(Scale(), x, y, settings, threat=Linf(EPS))
-    found = curve(result)
+    actual = curve(result)
     logit_difference = (x.mean((1, 2, 3)) - 0.5).abs()
     clean = float(nn.functional.softplus(-10 * logit_difference).mean())
-    assert found[0]["loss"] == pytest.approx(clean, rel=1e-5)
-    assert found[0]["accuracy"] == 1
-    # one step of 2.5 eps crosses the ball from anywhere, and so do twenty: all images within eps fall
+    assert actual[0]["loss"] == pytest.approx(clean, rel=1e-5)
+    assert actual[0]["accuracy"] == 1
+    # one step of 2.5 eps crosses the ball from anywhere, and so do twenty: all images within eps are broken
     worst = float(nn.functional.softplus(-10 * (logit_difference - EPS)).mean())
     for steps in (1, 20):
-        assert found[steps]["loss"] == pytest.approx(worst, rel=1e-4)
-        assert found[steps]["loss_high"] == pytest.approx(worst, rel=1e-4)
-        assert found[steps]["accuracy"] == found[steps]["worst"] == 3 / 8
+        assert actual[steps]["loss"] == pytest.approx(worst, rel=1e-4)
+        assert actual[steps]["loss_high"] == pytest.approx(worst, rel=1e-4)
+        assert actual[steps]["accuracy"] == actual[steps]["worst"] == 3 / 8
     assert "From 1 to 20 steps the loss changes by" in result["summary"]
     assert [one["kind"] for one in result["exhibits"]] == ["lines", "lines", "table"]
     assert result["exhibits"][0]["references"] == [["clean", pytest.approx(clean, rel=1e-5)]]
@@ -81,13 +81,13 @@ def test_the_curve_of_a_linear_model(x: Tensor, y: Tensor) -> None:
 
 def test_steps_too_short_to_cross_leave_a_band_between_restarts(x: Tensor, y: Tensor) -> None:
     settings = Convergence(steps=(1, 2), restarts=4, step_size=1e-3, slices=0)
-    found = curve(study(Scale(200.0), x, y, settings, threat=Linf(EPS)))
-    assert found[1]["loss_low"] < found[1]["loss"] < found[1]["loss_high"]
-    assert found[2]["loss"] > found[1]["loss"]
-    assert found[1]["worst"] <= found[1]["accuracy_low"] <= found[1]["accuracy"]
+    result = curve(study(Scale(200.0), x, y, settings, threat=Linf(EPS)))
+    assert result[1]["loss_low"] < result[1]["loss"] < result[1]["loss_high"]
+    assert result[2]["loss"] > result[1]["loss"]
+    assert result[1]["worst"] <= result[1]["accuracy_low"] <= result[1]["accuracy"]
 
 
-def test_restarts_are_summed_up() -> None:
+def test_restarts_are_summarized() -> None:
     runs = [
         TableRows({"index": [0, 1, 2, 3], "loss": loss, "correct": correct})
         for loss, correct in (
@@ -96,15 +96,15 @@ def test_restarts_are_summed_up() -> None:
             ([3.0, 3.0, 2.0, 3.0], [True, False, True, False]),
         )
     ]
-    found = over_restarts(runs)
-    assert (found["loss_low"], found["loss_high"]) == (2.5, 3.5)
-    assert found["loss"] == pytest.approx((2.5 + 3.5 + 2.75) / 3)
-    assert (found["accuracy_low"], found["accuracy_high"]) == (0.25, 0.75)
-    assert found["accuracy"] == pytest.approx((0.75 + 0.25 + 0.5) / 3)
-    assert found["worst"] == 0.25  # only the first image is right under all
+    result = over_restarts(runs)
+    assert (result["loss_low"], result["loss_high"]) == (2.5, 3.5)
+    assert result["loss"] == pytest.approx((2.5 + 3.5 + 2.75) / 3)
+    assert (result["accuracy_low"], result["accuracy_high"]) == (0.25, 0.75)
+    assert result["accuracy"] == pytest.approx((0.75 + 0.25 + 0.5) / 3)
+    assert result["worst"] == 0.25  # only the first image is right under all
 
 
-def test_only_images_that_are_right_are_attacked(x: Tensor, y: Tensor) -> None:
+def test_only_correct_images_are_attacked(x: Tensor, y: Tensor) -> None:
     wrong = y.clone()
     wrong[[0, 3]] = 0
     result = study(Scale(), x, wrong, Convergence(steps=(0, 1), restarts=1, images=4, slices=2, points=3))
@@ -116,12 +116,12 @@ def test_only_images_that_are_right_are_attacked(x: Tensor, y: Tensor) -> None:
 
 
 @pytest.mark.parametrize("threat", [Linf(EPS), L2(0.5)], ids=str)
-def test_a_slice_is_the_loss_on_its_plane_and_exact_in_the_middle(threat: Linf | L2) -> None:
+def test_a_slice_is_the_loss_on_its_plane_and_exact_at_the_center(threat: Linf | L2) -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(16, 3))
     x = torch.rand(1, 3, 4, 4, generator=torch.Generator().manual_seed(2))  # some pixels near the ends of the box
     label = torch.tensor([1])
-    found = loss_slice(model, x, label, threat, 5, seed=3, index=7, batch_size=4)
+    result = loss_slice(model, x, label, threat, 5, seed=3, index=7, batch_size=4)
     leaf = x.clone().requires_grad_()
     (grad,) = torch.autograd.grad(cross_entropy(model(leaf), label).sum(), leaf)
     noise = RandomStreams.of(fold_seed(3, *b"slice"), torch.tensor([7])).normal(3, 4, 4)
@@ -133,13 +133,13 @@ def test_a_slice_is_the_loss_on_its_plane_and_exact_in_the_middle(threat: Linf |
         for column, b in enumerate((-1, -0.5, 0, 0.5, 1)):
             with torch.no_grad():
                 known = cross_entropy(model((x + a * along + b * random_direction).clamp(0, 1)), label)
-            assert float(found[row, column]) == pytest.approx(float(known), rel=1e-4)
+            assert float(result[row, column]) == pytest.approx(float(known), rel=1e-4)
     with torch.no_grad():
-        assert float(found[2, 2]) == pytest.approx(float(cross_entropy(model(x), label)), rel=1e-6)
-    assert float(found[3, 2]) > float(found[2, 2]) > float(found[1, 2])
+        assert float(result[2, 2]) == pytest.approx(float(cross_entropy(model(x), label)), rel=1e-6)
+    assert float(result[3, 2]) > float(result[2, 2]) > float(result[1, 2])
 
 
-def test_slices_do_not_depend_on_their_place(x: Tensor, y: Tensor) -> None:
+def test_slices_do_not_depend_on_their_position(x: Tensor, y: Tensor) -> None:
     settings = Convergence(steps=(1,), restarts=1, slices=3, points=5)
     result: dict[str, Any] = study(Scale(), x, y, settings, threat=Linf(EPS))
     one: dict[str, Any] = study(Scale(), x, y, settings, threat=Linf(EPS), batch_size=1)
@@ -153,11 +153,11 @@ def test_slices_do_not_depend_on_their_place(x: Tensor, y: Tensor) -> None:
     assert fine["exhibits"][-1]["columns"] == quarters
     middle = float(nn.functional.softplus(-10 * (x[0].mean() - 0.5)))
     assert result["slices"][0][2][2] == pytest.approx(middle, rel=1e-5)
-    # along the gradient the lead falls by 10 eps at most
+    # along the gradient the margin decreases by 10 eps at most
     assert result["slices"][0][4][2] == pytest.approx(math.log1p(math.exp(-10 * (0.01 - EPS))), rel=1e-4)
 
 
-def test_an_interruption_costs_nothing(x: Tensor, y: Tensor, tmp_path: Path) -> None:
+def test_an_interrupted_study_resumes(x: Tensor, y: Tensor, tmp_path: Path) -> None:
     settings = Convergence(steps=(0, 1, 3), restarts=2, slices=1, points=3)
 
     with pytest.raises(KeyboardInterrupt):
@@ -172,7 +172,7 @@ def test_an_interruption_costs_nothing(x: Tensor, y: Tensor, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("family", [*TINY, "wrn"])
-def test_every_family(family: str) -> None:
+def test_every_family_can_be_studied(family: str) -> None:
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     if family == "wrn":
         torch.manual_seed(1)
@@ -190,9 +190,9 @@ def test_every_family(family: str) -> None:
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
 
 
-def test_mistakes(x: Tensor) -> None:
-    for settings, told in (
-        ({"steps": ()}, r"Convergence\.steps wants numbers of steps from 0"),
+def test_invalid_settings_are_refused(x: Tensor) -> None:
+    for settings, message in (
+        ({"steps": ()}, r"Convergence\.steps needs numbers of steps from 0"),
         ({"steps": (0,)}, "not 0 alone"),
         ({"steps": (1, 1)}, "each once"),
         ({"restarts": 0}, r"Convergence\.restarts must be at least 1"),
@@ -200,7 +200,7 @@ def test_mistakes(x: Tensor) -> None:
         ({"slices": -1}, r"Convergence\.slices must not be negative"),
         ({"step_size": 0.0}, r"Convergence\.step_size must be positive"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             Convergence(**settings)
     with pytest.raises(UsageError, match=r"of shape \[8, 2\] for 8 images, the data has labels from 5 to 5"):
         study(Scale(), x, torch.full((8,), 5), Convergence())

@@ -1,4 +1,4 @@
-"""The study of representations: maps against slow computation on every family, planted answers, resuming, memory.
+"""The study of representations: maps against slow computation on every family, known results, resuming, memory.
 
 Shape letters: L layers, B images, T tokens, D features.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import hooks, stirred, studied_in  # type: ignore[import-not-found]
+from study_models import hooks, noisy_weights, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Correlation, run_study, study, tensor_context
@@ -50,7 +50,7 @@ def tiny(family: str) -> Model:
     """A float64 model whose every weight matters."""
     name, patch, options = TINY[family]
     model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options)
-    return stirred(model.double(), 0.05)
+    return noisy_weights(model.double(), 0.05)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def values(result: dict[str, Any], name: str, whose: str = "own") -> Tensor:
 
 
 def read(model: Model, x: Tensor) -> dict[str, Tensor]:
-    """What every block gives, by the taps."""
+    """The outputs of every block, by the taps."""
     with torch.no_grad(), model.taps.read("*blocks.*.out") as seen:
         model(x)
     return {name: value for name, value in seen.items() if re.fullmatch(r"(class_)?blocks\.\d+\.out", name)}
@@ -78,7 +78,7 @@ def slow(tensors: list[Tensor]) -> Tensor:
 
 
 @pytest.mark.parametrize("family", TOKENS)
-def test_maps_are_the_correlations_of_all_that_blocks_give(family: str, x: Tensor) -> None:
+def test_maps_are_the_correlations_of_block_outputs(family: str, x: Tensor) -> None:
     model = tiny(family)
     result, given = studied(model, x, batch_size=4), read(model, x)
     patched, classed = TOKENS[family]
@@ -119,16 +119,16 @@ def test_normed_tokens(x: Tensor) -> None:
     assert "mean 0 and variance 1 first" in result["exhibits"][0]["caption"]
 
 
-def test_blocks_that_do_nothing_are_one_group(x: Tensor) -> None:
+def test_identity_blocks_form_one_group(x: Tensor) -> None:
     model = tiny("vit")
     with torch.no_grad():
         for layer in (model.net.blocks[1].attn.proj, model.net.blocks[1].mlp.fc2):  # type: ignore[index, union-attr]
             layer.weight.zero_()
             layer.bias.zero_()
-    found = values(studied(model, x), "all")
-    assert float(found[0, 1]) == pytest.approx(1, abs=1e-12)
-    assert float(found[0, 2]) < 0.999
-    assert float(found[0, 2]) == pytest.approx(float(found[1, 2]), abs=1e-12)
+    result = values(studied(model, x), "all")
+    assert float(result[0, 1]) == pytest.approx(1, abs=1e-12)
+    assert float(result[0, 2]) < 0.999
+    assert float(result[0, 2]) == pytest.approx(float(result[1, 2]), abs=1e-12)
 
 
 def given_by(model: Model, names: list[str], x: Tensor) -> list[Tensor]:
@@ -155,7 +155,7 @@ def slow_cka(tensors: list[Tensor], groups: list[Tensor], *, biased: bool = Fals
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("batch", [None, 3, 1])
-def test_layers_of_other_shapes_are_compared_by_cka(x: Tensor, biased: bool, batch: int | None) -> None:
+def test_layers_of_different_shapes_are_compared_by_cka(x: Tensor, biased: bool, batch: int | None) -> None:
     model = tiny("resnet")
     result = studied(model, x, Correlation(group=8, biased=biased), batch_size=batch)
     names = result["maps"]["own"]["whole"]["rows"]
@@ -171,14 +171,14 @@ def test_layers_of_other_shapes_are_compared_by_cka(x: Tensor, biased: bool, bat
 @pytest.mark.parametrize("family", SHAPES)
 def test_every_family_has_a_map(family: str, x: Tensor) -> None:
     result = studied(tiny(family), x)
-    found = values(result, "whole")
-    assert found.shape == (SHAPES[family], SHAPES[family])
-    torch.testing.assert_close(found.diagonal(), torch.ones(SHAPES[family], dtype=torch.float64))
+    actual = values(result, "whole")
+    assert actual.shape == (SHAPES[family], SHAPES[family])
+    torch.testing.assert_close(actual.diagonal(), torch.ones(SHAPES[family], dtype=torch.float64))
     assert "class" not in result["maps"]["own"]
     assert [one["kind"] for one in result["exhibits"]] == ["heat", "lines", "table"]
 
 
-def test_wide_resnets_are_compared_unit_by_unit() -> None:
+def test_wide_resnets_are_compared_by_unit() -> None:
     from vitadel.models import family_of
     from vitadel.models.wide_resnet import WideResNet
 
@@ -199,7 +199,7 @@ def test_a_vit_by_cka_with_its_class_token(x: Tensor) -> None:
     torch.testing.assert_close(values(result, "class"), known, atol=1e-9, rtol=0)
 
 
-def test_two_models_are_compared_layer_by_layer(x: Tensor, tmp_path: Path) -> None:
+def test_two_models_are_compared_by_layer(x: Tensor, tmp_path: Path) -> None:
     first, second = tiny("resnet").float(), load("timm:deit_tiny_patch16_224", image_size=48, options={"depth": 2})
     save(second, path := tmp_path / "other.safetensors")
     settings = Correlation(other=str(path))
@@ -227,7 +227,7 @@ def test_two_models_are_compared_layer_by_layer(x: Tensor, tmp_path: Path) -> No
         studied_in(tmp_path / "study", first, x, y, settings)
 
 
-def test_two_models_of_one_architecture_are_told_apart(x: Tensor, tmp_path: Path) -> None:
+def test_two_models_of_one_architecture_are_distinguished(x: Tensor, tmp_path: Path) -> None:
     first, second = (load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, seed=seed) for seed in (1, 2))
     save(second, path := tmp_path / "twin.safetensors")
     exhibits = studied(first, x, Correlation(other=str(path)))["exhibits"]
@@ -237,7 +237,7 @@ def test_two_models_of_one_architecture_are_told_apart(x: Tensor, tmp_path: Path
     assert "Rows are layers of the studied model, columns of the other (twin.safetensors)." in exhibits[0]["caption"]
 
 
-def test_no_number_depends_on_the_batch(x: Tensor) -> None:
+def test_results_do_not_depend_on_the_batch(x: Tensor) -> None:
     model = tiny("vit")
     whole = studied(model, x)
     for batch in (1, 2, 7):
@@ -298,7 +298,7 @@ def test_memory_does_not_grow_with_the_number_of_images() -> None:
 
 
 @pytest.mark.parametrize("family", ["vit", "xcit", "resnet"])
-def test_the_model_is_left_as_it_was_even_after_an_error(family: str, x: Tensor) -> None:
+def test_the_model_is_left_unchanged_also_after_an_error(family: str, x: Tensor) -> None:
     model = tiny(family).train()
     before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
     hooks_before = hooks(model)
@@ -317,16 +317,16 @@ def test_the_blocks_of_a_model_with_adapters(x: Tensor) -> None:
     torch.testing.assert_close(values(result, "all"), values(studied(base, x), "all"), atol=1e-5, rtol=0)
 
 
-def test_what_is_shown(x: Tensor) -> None:
+def test_the_exhibits_show_the_maps(x: Tensor) -> None:
     result = studied(tiny("vit"), x)
     heat, lines, table = result["exhibits"]
     assert [one["name"] for one in heat["matrices"]] == ["all tokens", "class token"]
     assert heat["matrices"][0]["values"] == result["maps"]["own"]["all"]["values"]
     assert heat["rows"] == ["0", "1", "2"]
-    found = values(result, "all")
+    actual = values(result, "all")
     assert lines["lines"][0]["x"] == [1, 2]
-    assert lines["lines"][0]["y"] == [float(found[0, 1]), float(found[1, 2])]
-    assert table["rows"][0] == ["blocks.1", float(found[0, 1]), float(values(result, "class")[0, 1])]
+    assert lines["lines"][0]["y"] == [float(actual[0, 1]), float(actual[1, 2])]
+    assert table["rows"][0] == ["blocks.1", float(actual[0, 1]), float(values(result, "class")[0, 1])]
     late = studied(tiny("cait"), x)["exhibits"]
     assert [one["title"] for one in late[:2]] == [
         "Correlation of representations: all tokens",
@@ -336,13 +336,13 @@ def test_what_is_shown(x: Tensor) -> None:
     assert late[3]["rows"][1][:2] == ["class_blocks.1", None]
 
 
-def test_groups_are_of_one_size_and_no_larger_than_asked() -> None:
+def test_groups_have_one_size_up_to_the_limit() -> None:
     assert [len(group) for group in groups_of(65, 64)] == [33, 32]
     assert [len(group) for group in groups_of(64, 64)] == [64]
     assert torch.cat(groups_of(10, 8)).tolist() == list(range(10))
 
 
-def test_settings_from_the_command_line() -> None:
+def test_settings_are_parsed() -> None:
     assert as_study("correlation") == Correlation()
     assert as_study("correlation:per=token,ln=true") == Correlation(per=Grouping.TOKEN, ln=True)
     assert as_study("correlation:other=timm:vit@f.safetensors,biased=true,group=32") == Correlation(
@@ -350,7 +350,7 @@ def test_settings_from_the_command_line() -> None:
     )
 
 
-def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
+def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
     for model, settings, message in (
         (
             tiny("swin"),
@@ -359,7 +359,7 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
         ),
         (tiny("resnet"), Correlation(per=Grouping.TOKEN), r"Correlation\.per and \.ln are about Pearson"),
         (tiny("vit"), Correlation(biased=True), r"Correlation\.biased is about CKA"),
-        (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Correlation(), "Flatten has no layers Vitadel knows"),
+        (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Correlation(), "Flatten has no layers Vitadel supports"),
         (nn.Flatten(), Correlation(), "this Flatten does not name them"),
         (tiny("vit"), Correlation(other="zoo:nothing"), "unknown zoo model 'zoo:nothing'"),
     ):

@@ -36,29 +36,29 @@ def upright(map_BN: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("center", [False, True])
 @pytest.mark.parametrize(("cells", "channels"), [(4, 30), (49, 64), (64, 64), (196, 24), (9, 5)])
-def test_maps_are_those_of_a_full_decomposition(cells: int, channels: int, center: bool) -> None:
+def test_maps_match_a_full_decomposition(cells: int, channels: int, center: bool) -> None:
     a = features(6, cells, channels)
     torch.testing.assert_close(eigencam(a, center=center), upright(by_svd(a, center)), atol=1e-8, rtol=1e-8)
 
 
 @pytest.mark.parametrize("center", [False, True])
-def test_single_precision_is_good_to_a_few_digits_less(center: bool) -> None:
+def test_single_precision_is_accurate_to_a_few_digits_less(center: bool) -> None:
     a = features(8, 100, 80, torch.float32)
     known = upright(by_svd(a, center))
-    found = eigencam(a, center=center)
-    assert found.dtype == torch.float32
-    assert float(((found - known).abs().amax(1) / known.abs().amax(1)).max()) < 2e-4
+    result = eigencam(a, center=center)
+    assert result.dtype == torch.float32
+    assert float(((result - known).abs().amax(1) / known.abs().amax(1)).max()) < 2e-4
 
 
 def test_the_strongest_value_is_positive_whatever_the_sign_of_the_features() -> None:
     a = features(5, 36, 20)
     for one in (a, -a):
-        found = eigencam(one)
-        assert bool((found.amax(1) >= -found.amin(1)).all())
+        result = eigencam(one)
+        assert bool((result.amax(1) >= -result.amin(1)).all())
     torch.testing.assert_close(eigencam(-a), eigencam(a), atol=1e-9, rtol=1e-9)
 
 
-def test_a_planted_pattern_is_found_and_centring_takes_away_what_all_cells_have() -> None:
+def test_a_planted_pattern_is_found_and_centering_removes_the_mean() -> None:
     pattern = torch.tensor([0.0, 1.0, 3.0, 0.5, 0.0, 0.0])
     direction = torch.linspace(-1, 1, 24)
     a = (pattern[:, None] * direction)[None]
@@ -70,19 +70,19 @@ def test_a_planted_pattern_is_found_and_centring_takes_away_what_all_cells_have(
     torch.testing.assert_close(eigencam(hidden, center=True)[0], centered * direction.norm(), atol=1e-3, rtol=1e-3)
 
 
-def test_a_map_does_not_depend_on_the_others() -> None:
+def test_a_map_does_not_depend_on_the_batch() -> None:
     a = features(7, 64, 48, torch.float32)
     together = eigencam(a)
     apart = torch.cat([eigencam(one[None]) for one in a])
     torch.testing.assert_close(apart, together, atol=1e-5, rtol=1e-5)
 
 
-def test_two_equal_eigenvalues_end_and_give_a_vector_of_theirs() -> None:
+def test_two_equal_eigenvalues_converge_to_one_of_their_vectors() -> None:
     a = torch.zeros(1, 40, 40, dtype=torch.float64)
     a[0].fill_diagonal_(1.0)
-    found = eigencam(a)[0]
-    assert float(found.norm()) == pytest.approx(1, abs=1e-9)
-    # and close ones, on which the iteration takes its time
+    result = eigencam(a)[0]
+    assert float(result.norm()) == pytest.approx(1, abs=1e-9)
+    # and close ones, on which the iteration converges slowly
     close = torch.diag_embed(1 - 1e-9 * torch.arange(40, dtype=torch.float64))[None]
     assert float(eigencam(close)[0].norm()) == pytest.approx(1, abs=1e-6)
 
@@ -90,16 +90,16 @@ def test_two_equal_eigenvalues_end_and_give_a_vector_of_theirs() -> None:
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e25])
 def test_features_of_any_size(size: float) -> None:
     a = features(2, 30, 20, torch.float32) * size
-    found = eigencam(a)
-    assert bool(found.isfinite().all())
-    torch.testing.assert_close(found, size * eigencam(features(2, 30, 20, torch.float32)), atol=0, rtol=1e-4)
+    result = eigencam(a)
+    assert bool(result.isfinite().all())
+    torch.testing.assert_close(result, size * eigencam(features(2, 30, 20, torch.float32)), atol=0, rtol=1e-4)
 
 
-def test_the_peer_finds_the_same_up_to_its_sign() -> None:
+def test_matches_the_reference_up_to_the_sign() -> None:
     spec = importlib.util.find_spec("pytorch_grad_cam")
     if spec is None or spec.origin is None:
         pytest.skip("grad-cam is not installed")
-    path = Path(spec.origin).parent / "utils" / "svd_on_activations.py"  # the package itself imports half a world
+    path = Path(spec.origin).parent / "utils" / "svd_on_activations.py"  # the package itself imports many others
     alone = importlib.util.spec_from_file_location("svd_on_activations", path)
     assert alone is not None
     assert alone.loader is not None

@@ -1,4 +1,4 @@
-"""The study goes through on every family whose attention Vitadel knows."""
+"""The study runs on every family whose attention Vitadel supports."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What gradients draw: models whose picture is known, both kinds of noise, coordinates, every family."""
+"""Feature visualization: models whose optimum is known, both kinds of noise, coordinates, every family."""
 
 import base64
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import hooks, studied_in  # type: ignore[import-not-found]
+from study_models import hooks, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import FeatureVisualization, study
@@ -62,12 +62,12 @@ def studied(model: nn.Module, x: Tensor, settings: FeatureVisualization, **more:
 
 
 @pytest.mark.parametrize("start", list(Start))
-def test_the_target_is_drawn_as_bright_as_can_be_and_all_else_dark(model: Model, x: Tensor, start: Start) -> None:
+def test_the_target_is_maximally_bright_and_all_else_dark(model: Model, x: Tensor, start: Start) -> None:
     result = studied(model, x, FeatureVisualization(classes=(4, 1), starts=(start,), images=1))
     for column, target in enumerate((4, 1)):
         wanted = np.zeros((SIDE, SIDE, 3), np.uint8)
         wanted[target] = 255
-        # rows beyond the last class have no gradient, and stay as they were
+        # rows beyond the last class have no gradient and are unchanged
         np.testing.assert_array_equal(drawn(result, 0, column)[:CLASSES], wanted[:CLASSES])
     name = {Start.CODE: "noise, code", Start.TEXT: "noise, text", Start.IMAGES: "image 0"}[start]
     row = result["rows"][name]
@@ -76,7 +76,7 @@ def test_the_target_is_drawn_as_bright_as_can_be_and_all_else_dark(model: Model,
     assert max(row["before"]) < 0.9
 
 
-def test_a_coordinate_is_drawn_alone(model: Model, x: Tensor) -> None:
+def test_a_coordinate_is_maximized_alone(model: Model, x: Tensor) -> None:
     result = studied(model, x, FeatureVisualization(coordinates=(7, 0), starts=(Start.TEXT, Start.IMAGES), images=2))
     assert result["exhibits"][0]["columns"] == ["coordinate 7", "coordinate 0"]
     assert list(result["rows"]) == ["noise, text", "image 0", "image 1"]
@@ -88,7 +88,7 @@ def test_a_coordinate_is_drawn_alone(model: Model, x: Tensor) -> None:
     assert result["rows"]["image 1"]["before"] == pytest.approx([float(x[1, :, 7].mean()), float(x[1, :, 0].mean())])
 
 
-def test_both_starts_are_those_of_the_paper(model: Model) -> None:
+def test_both_starts_match_the_paper(model: Model) -> None:
     blank = torch.zeros(1, 3, SIDE, SIDE)
     result = studied(model, blank, FeatureVisualization(classes=(0,), steps=1, step_size=1e-9))
     code, text = drawn(result, 0, 0).flatten(), drawn(result, 1, 0).flatten()
@@ -101,18 +101,18 @@ def test_both_starts_are_those_of_the_paper(model: Model) -> None:
     assert "100 steps of 0.225 (linf, eps 15)" in caption
 
 
-def test_a_radius_that_binds_is_kept(model: Model, x: Tensor) -> None:
+def test_the_radius_is_respected(model: Model, x: Tensor) -> None:
     for norm, eps in ((Norm.LINF, 0.1), (Norm.L2, 0.5)):
         settings = FeatureVisualization(classes=(2,), starts=(Start.IMAGES,), images=1, norm=norm, eps=eps, steps=20)
         moved = torch.from_numpy(drawn(studied(model, x, settings), 0, 0).copy()).permute(2, 0, 1) / 255 - x[0]
         size = float(moved.abs().max() if norm is Norm.LINF else moved.norm())
         assert size == pytest.approx(eps, abs=0.03)
     noisy = FeatureVisualization(classes=(2,), starts=(Start.CODE, Start.TEXT), eps=0.2, steps=1, step_size=1e-9)
-    found = studied(model, x, noisy)
-    code, text = found["rows"]["noise, code"], found["rows"]["noise, text"]
+    result = studied(model, x, noisy)
+    code, text = result["rows"]["noise, code"], result["rows"]["noise, text"]
     assert code["fine"] != text["fine"]  # within the radius the code begins somewhere else than the text
     # and around noise of its own: shared, no pixel would differ by more than the radius
-    assert int(np.abs(drawn(found, 0, 0).astype(int) - drawn(found, 1, 0).astype(int)).max()) > 0.5 * 255
+    assert int(np.abs(drawn(result, 0, 0).astype(int) - drawn(result, 1, 0).astype(int)).max()) > 0.5 * 255
 
 
 def test_targets_are_drawn_from_the_seed(model: Model, x: Tensor) -> None:
@@ -125,7 +125,7 @@ def test_targets_are_drawn_from_the_seed(model: Model, x: Tensor) -> None:
     assert sorted(studied(model, x, FeatureVisualization(count=50, steps=1))["targets"]) == list(range(CLASSES))
 
 
-def test_the_batch_changes_nothing_and_an_interrupted_study_resumes(model: Model, x: Tensor, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_batches_or_interruptions(model: Model, x: Tensor, tmp_path: Path) -> None:
     settings = FeatureVisualization(count=4, steps=5)
     straight = studied(model, x, settings)
     assert {**studied(model, x, settings, batch_size=1), "seconds": 0} == {**straight, "seconds": 0}
@@ -138,7 +138,7 @@ def test_the_batch_changes_nothing_and_an_interrupted_study_resumes(model: Model
 
 
 @pytest.mark.parametrize("family", [*TINY, "wrn"])
-def test_every_family_draws_classes_and_coordinates(family: str) -> None:
+def test_every_family_visualizes_classes_and_coordinates(family: str) -> None:
     images = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     if family == "wrn":
         torch.manual_seed(1)
@@ -158,7 +158,7 @@ def test_every_family_draws_classes_and_coordinates(family: str) -> None:
     assert hooks(model) == hooks_before
 
 
-def test_a_coordinate_is_a_goal_without_an_end() -> None:
+def test_a_coordinate_goal_never_succeeds() -> None:
     goal = Coordinate(torch.tensor([2, 0]))
     z = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     assert goal.objective(z).tolist() == [3, 4]
@@ -166,7 +166,7 @@ def test_a_coordinate_is_a_goal_without_an_end() -> None:
     assert goal.at(torch.tensor([1])).classes.tolist() == [0]
 
 
-def test_mistakes(model: Model, x: Tensor) -> None:
+def test_invalid_settings_are_refused(model: Model, x: Tensor) -> None:
     with pytest.raises(UsageError, match="there is no class 6: the model has 6 classes, counted from 0"):
         studied(model, x, FeatureVisualization(classes=(0, 6)))
     with pytest.raises(UsageError, match="there is no coordinate 8: the model has 8 coordinates before its classifier"):

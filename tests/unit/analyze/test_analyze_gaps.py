@@ -18,11 +18,11 @@ OPTIONS = {"depth": 2, "embed_dim": 24, "num_heads": 3}
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    found = load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=OPTIONS, seed=0).eval()
-    with torch.no_grad():  # fresh weights have gaps of nearly nothing
-        for name, weight in found.named_parameters():
+    result = load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=OPTIONS, seed=0).eval()
+    with torch.no_grad():  # initial weights have gaps of nearly zero
+        for name, weight in result.named_parameters():
             weight.mul_(40 if "qkv.weight" in name else 1)
-    return found
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -42,32 +42,32 @@ def exact(model: Model, images: TensorImages, factors: list[float] | None = None
     double.load_state_dict({name: weight.double() for name, weight in model.state_dict().items()})
     with double.taps.scale(factors or 1.0), double.taps.read("blocks.*.attn.logits") as seen:
         double(images.images(torch.arange(len(images))).double())
-    found = {}
+    result = {}
     for name, scores in seen.items():
         ordered = np.sort(scores.numpy(), -1)
-        found[name.removesuffix(".logits")] = (ordered[..., -1] - ordered[..., -2]).swapaxes(0, 1).reshape(3, -1)
-    return found
+        result[name.removesuffix(".logits")] = (ordered[..., -1] - ordered[..., -2]).swapaxes(0, 1).reshape(3, -1)
+    return result
 
 
 @pytest.mark.parametrize("factors", [None, [0.01, 3.0]])
-def test_counts_are_those_of_float64(model: Model, images: TensorImages, factors: list[float] | None) -> None:
+def test_counts_match_float64(model: Model, images: TensorImages, factors: list[float] | None) -> None:
     known = exact(model, images, factors)
-    assert max(gap.max() for gap in known.values()) > 9.7  # else the lines go untested
+    assert max(gap.max() for gap in known.values()) > 9.7  # else the reference lines are not tested
     for one in measured(model, images, factors):
         gap = known[one["name"]]
-        for head, told in enumerate(one["heads"]):
+        for head, counted in enumerate(one["heads"]):
             counts = np.histogram(gap[head], [0, *EDGES, np.inf])[0]
             # float32 may put a gap at an edge into the next bin
-            assert np.abs(np.cumsum(counts) - np.cumsum(told["counts"])).max() <= 1
-            assert told["rows"] == sum(told["counts"]) == gap.shape[1]
-            assert told["max"] == pytest.approx(gap[head].max(), rel=1e-4)
-            assert told["beyond"] == [int((gap[head] > line).sum()) for line in LINES.values()]
-            assert told["median"] == pytest.approx(np.median(gap[head]), rel=0.2)
+            assert np.abs(np.cumsum(counts) - np.cumsum(counted["counts"])).max() <= 1
+            assert counted["rows"] == sum(counted["counts"]) == gap.shape[1]
+            assert counted["max"] == pytest.approx(gap[head].max(), rel=1e-4)
+            assert counted["beyond"] == [int((gap[head] > line).sum()) for line in LINES.values()]
+            assert counted["median"] == pytest.approx(np.median(gap[head]), rel=0.2)
         assert one["all"]["rows"] == gap.size
         assert one["all"]["counts"] == np.sum([head["counts"] for head in one["heads"]], axis=0).tolist()
 
 
-def test_no_number_depends_on_the_batch(model: Model, images: TensorImages) -> None:
+def test_results_do_not_depend_on_the_batch(model: Model, images: TensorImages) -> None:
     one, other = measured(model, images, batch_size=3), measured(model, images, batch_size=10)
     for a, b in zip(one, other, strict=True):
         assert a["all"]["beyond"] == b["all"]["beyond"]
@@ -76,7 +76,7 @@ def test_no_number_depends_on_the_batch(model: Model, images: TensorImages) -> N
         assert moved <= 1
 
 
-def test_the_model_is_left_as_it_was(model: Model, images: TensorImages) -> None:
+def test_the_model_is_left_unchanged(model: Model, images: TensorImages) -> None:
     x = images.images(torch.arange(10))
     before = model(x)
     measured(model, images, [0.1, 0.1])
@@ -88,7 +88,7 @@ def planted(values: list[float]) -> Tensor:
     return torch.tensor([[[[value, 0.0, -1.0] for value in values]]], dtype=torch.float64)
 
 
-def test_lines_are_where_formats_end() -> None:
+def test_reference_lines_are_the_limits_of_the_formats() -> None:
     normal, subnormal = torch.finfo(torch.float16).tiny, torch.finfo(torch.float16).smallest_normal * 2**-10
     assert LINES["float16, normal"] == pytest.approx(-math.log(normal))
     assert LINES["float16, subnormal"] == pytest.approx(-math.log(subnormal))
@@ -98,13 +98,13 @@ def test_lines_are_where_formats_end() -> None:
     assert [round(line, 1) for line in LINES.values()] == [9.7, 16.6, 87.3, 103.3]
 
 
-def test_shares_beyond_planted_lines() -> None:
+def test_shares_beyond_the_reference_lines() -> None:
     values = [line * side for line in LINES.values() for side in (1 - 1e-9, 1 + 1e-9)]
-    found = count_gaps(planted(values))
-    assert found.beyond_HL.tolist() == [[7, 5, 3, 1]]
+    result = count_gaps(planted(values))
+    assert result.beyond_HL.tolist() == [[7, 5, 3, 1]]
 
 
-def test_ties_masks_and_lone_scores() -> None:
+def test_ties_masks_and_single_scores() -> None:
     tied = count_gaps(planted([0.0, 0.0]))
     assert tied.bins_HC[0, 0] == 2
     assert tied.largest_H.tolist() == [0.0]
@@ -116,7 +116,7 @@ def test_ties_masks_and_lone_scores() -> None:
     assert binned_median(lone.bins_HC[0].tolist(), 0.0) == 0.0
 
 
-def test_the_first_and_the_last_bin_hold_what_lies_outside() -> None:
-    found = count_gaps(planted([1e-9, 1e9]))
-    assert found.bins_HC[0, [0, -1]].tolist() == [1, 1]
+def test_the_outer_bins_hold_values_outside_the_range() -> None:
+    result = count_gaps(planted([1e-9, 1e9]))
+    assert result.bins_HC[0, [0, -1]].tolist() == [1, 1]
     assert binned_median([0] * (len(EDGES)) + [3], 4e9) == 4e9

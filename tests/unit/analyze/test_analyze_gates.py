@@ -1,4 +1,4 @@
-"""The gates of TORA models: shares with known answers, a slow recomputation, and nothing left behind.
+"""The gates of TORA models: shares with known values, a slow recomputation, and no side effects.
 
 Shape letters: A adapters, B images, H heads, N tokens, D numbers per token, L blocks.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import TORAGates, run_study, study, tensor_context
@@ -32,7 +32,7 @@ def gated(tuning: Tuning | None = None, **more: Option) -> Model:
     return tora(base, tuning).double().eval()
 
 
-def stirred(model: Model) -> Model:
+def noisy_weights(model: Model) -> Model:
     rng = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for weight in model.parameters():
@@ -68,7 +68,7 @@ def _unpacked(array: dict[str, Any]) -> Tensor:
 
 
 @pytest.mark.parametrize("tuning", WAYS, ids=str)
-def test_equal_adapters_share_evenly(x: Tensor, tuning: Tuning) -> None:
+def test_equal_adapters_have_equal_shares(x: Tensor, tuning: Tuning) -> None:
     result = studied(gated(tuning), x)
     for name in ("acc", "rob"):
         assert result["shares"][name]["mean"] == [0.5] * DEPTH
@@ -79,7 +79,7 @@ def test_equal_adapters_share_evenly(x: Tensor, tuning: Tuning) -> None:
 
 
 def planted(model: Model, push: float) -> list[float]:
-    """Let the gate ask for a direction that only the robustness adapter adds; the lead this gives it in each head."""
+    """Let the gate select a direction that only the robustness adapter adds; the logit difference in each head."""
     direction_D = torch.linspace(0.1, 1, DIM, dtype=torch.float64)
     net = net_of(model)
     with torch.no_grad():
@@ -95,9 +95,7 @@ def planted(model: Model, push: float) -> list[float]:
 
 @pytest.mark.parametrize("push", [0.3, -0.7, 40.0])
 @pytest.mark.parametrize("tuning", [Tuning(), Tuning(softmax="joint"), Tuning(gate="per-token")], ids=str)
-def test_an_adapter_that_gives_what_is_asked_for_wins_by_the_known_share(
-    x: Tensor, tuning: Tuning, push: float
-) -> None:
+def test_an_adapter_with_the_preferred_output_wins_by_the_known_share(x: Tensor, tuning: Tuning, push: float) -> None:
     model = gated(tuning)
     logit_difference = planted(model, push)
     known = sum(1 / (1 + math.exp(-one)) for one in logit_difference) / HEADS
@@ -108,12 +106,12 @@ def test_an_adapter_that_gives_what_is_asked_for_wins_by_the_known_share(
     torch.testing.assert_close(maps(result, 1), torch.full((5, DEPTH, 4, 4), known), atol=1e-6, rtol=0)
 
 
-def test_a_softmax_over_tokens_takes_no_notice_of_what_all_tokens_gain(x: Tensor) -> None:
+def test_softmax_over_tokens_depends_on_differences_between_tokens(x: Tensor) -> None:
     model = gated(Tuning(softmax="token"))
     planted(model, 0.7)
     result = studied(model, x)
     assert result["shares"]["rob"]["mean"][0] == pytest.approx(0.5, abs=1e-9)
-    # from the second block on, the robust token has gained twice what the patches have, and takes it from them
+    # from the second block on, the robust token has twice the sum of the patches, whose shares shrink
     assert result["shares"]["rob"]["mean"][1] < 0.49
 
 
@@ -125,7 +123,7 @@ def recomputed(model: Model, x: Tensor, prefix: int) -> Tensor:
         model(x)
     for handle in handles:
         handle.remove()
-    width, found = DIM // HEADS, torch.zeros(len(x), DEPTH, 4, 4, dtype=torch.float64)
+    width, result = DIM // HEADS, torch.zeros(len(x), DEPTH, 4, 4, dtype=torch.float64)
     for block, (z_BND, found_ABND) in enumerate(entered):
         weights = {key: value.numpy() for key, value in net.fusions[block].state_dict().items()}
         for image in range(len(x)):
@@ -139,8 +137,8 @@ def recomputed(model: Model, x: Tensor, prefix: int) -> Tensor:
                 share_N = (tokens[1] / tokens.sum(0)).mean(0)
                 for row in range(4):
                     for column in range(4):
-                        found[image, block, row, column] += share_N[prefix + 4 * row + column] / HEADS
-    return found
+                        result[image, block, row, column] += share_N[prefix + 4 * row + column] / HEADS
+    return result
 
 
 def _weights(s_ANN: np.ndarray, tuning: Tuning) -> np.ndarray:
@@ -152,32 +150,32 @@ def _weights(s_ANN: np.ndarray, tuning: Tuning) -> np.ndarray:
 
 @pytest.mark.parametrize("tuning", WAYS, ids=str)
 @pytest.mark.parametrize("registers", [0, 2])
-def test_shares_are_those_that_the_weights_give(x: Tensor, tuning: Tuning, registers: int) -> None:
-    model = stirred(gated(tuning, reg_tokens=registers) if registers else gated(tuning))
+def test_shares_match_the_weights(x: Tensor, tuning: Tuning, registers: int) -> None:
+    model = noisy_weights(gated(tuning, reg_tokens=registers) if registers else gated(tuning))
     slow = recomputed(model, x[:2], 1 + registers)
     result = studied(model, x[:2])
     assert slow.std() > 0.01  # so that a wrong order of patches is seen
     torch.testing.assert_close(maps(result, 1).double(), slow, atol=1e-6, rtol=0)
     torch.testing.assert_close(maps(result, 0).double(), 1 - slow, atol=1e-6, rtol=0)
-    found, image_means = result["shares"]["rob"], slow.mean((2, 3))
-    assert found["mean"] == pytest.approx(image_means.mean(0).tolist(), abs=1e-12)
-    assert found["deviation"] == pytest.approx(image_means.std(0, correction=0).tolist(), abs=1e-12)
-    assert found["least"] == pytest.approx(image_means.amin(0).tolist(), abs=1e-12)
-    assert found["greatest"] == pytest.approx(image_means.amax(0).tolist(), abs=1e-12)
+    actual, image_means = result["shares"]["rob"], slow.mean((2, 3))
+    assert actual["mean"] == pytest.approx(image_means.mean(0).tolist(), abs=1e-12)
+    assert actual["deviation"] == pytest.approx(image_means.std(0, correction=0).tolist(), abs=1e-12)
+    assert actual["least"] == pytest.approx(image_means.amin(0).tolist(), abs=1e-12)
+    assert actual["greatest"] == pytest.approx(image_means.amax(0).tolist(), abs=1e-12)
     spread = slow.flatten(2).std(-1, correction=0).mean(0)
-    assert found["over_patches"] == pytest.approx(spread.tolist(), abs=1e-12)
+    assert actual["over_patches"] == pytest.approx(spread.tolist(), abs=1e-12)
 
 
-def test_no_number_depends_on_the_batch(x: Tensor) -> None:
-    model = stirred(gated())
+def test_results_do_not_depend_on_the_batch(x: Tensor) -> None:
+    model = noisy_weights(gated())
     whole, single = studied(model, x), studied(model, x, batch_size=2)
     for key, value in whole["shares"]["rob"].items():
         assert single["shares"]["rob"][key] == pytest.approx(value, abs=1e-12)
     torch.testing.assert_close(maps(single, 1), maps(whole, 1), atol=1e-6, rtol=0)
 
 
-def test_what_is_shown_is_what_was_chosen(x: Tensor) -> None:
-    model = stirred(gated())
+def test_only_the_chosen_images_are_shown(x: Tensor) -> None:
+    model = noisy_weights(gated())
     every = studied(model, x)
     chosen = studied(model, x, TORAGates(images=2, blocks=(2, 0)))
     torch.testing.assert_close(maps(chosen, 1), maps(every, 1)[:2, [2, 0]])
@@ -202,7 +200,7 @@ def test_deep_networks_show_twelve_blocks(depth: int, blocks: Sequence[int], x: 
 
 
 def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
-    model, settings, y = stirred(gated()), TORAGates(images=3), torch.arange(5)
+    model, settings, y = noisy_weights(gated()), TORAGates(images=3), torch.arange(5)
     known = studied(model, x, settings)
     with pytest.raises(KeyboardInterrupt):
         studied_in(tmp_path, model, x, y, settings, batch_size=2, stop_after=0.6)
@@ -212,14 +210,14 @@ def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
     torch.testing.assert_close(maps(resumed, 1), maps(known, 1), atol=1e-6, rtol=0)
 
 
-def test_an_entry_that_is_zero_for_all_is_shared_evenly() -> None:
+def test_an_entry_of_zero_is_shared_equally() -> None:
     g_ABHN = torch.tensor([[[[0.0, 0.0, 3.0]]], [[[0.0, 1.0, 1.0]]]])
     assert shares(g_ABHN, 3)[0].tolist() == [[0.5, 0.0, 0.75]]
     assert shares(g_ABHN, 2)[1].tolist() == [[1.0, 0.25]]
 
 
-def test_the_model_is_left_as_it_was_even_after_an_error(x: Tensor) -> None:
-    model = stirred(gated()).train()
+def test_the_model_is_left_unchanged_also_after_an_error(x: Tensor) -> None:
+    model = noisy_weights(gated()).train()
     before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
     studied(model, x)
     with pytest.raises(UsageError, match="takes images of shape"):

@@ -1,4 +1,4 @@
-"""The study of lesions: planted answers, draws, statistics, every family, resuming, refusals."""
+"""The study of lesions: known results, random draws, statistics, every family, resuming, refusals."""
 
 import math
 import statistics
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import stirred, studied_in  # type: ignore[import-not-found]
+from study_models import noisy_weights, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Lesion, study
@@ -32,7 +32,7 @@ def tiny(family: str) -> Model:
     """A float64 model whose every weight matters."""
     name, patch, options = TINY[family]
     model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options)
-    return stirred(model.double(), 0.1)
+    return noisy_weights(model.double(), 0.1)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def x() -> Tensor:
     return torch.rand(10, 3, 32, 32, generator=torch.Generator().manual_seed(7))
 
 
-def answered(model: Model, x: Tensor, *skipped: str) -> Tensor:
+def predictions(model: Model, x: Tensor, *skipped: str) -> Tensor:
     with torch.no_grad():
         if not skipped:
             return model(x).argmax(1)
@@ -56,31 +56,31 @@ def single(result: dict[str, Any], kind: str) -> dict[str, float]:
     return {one["layer"]: one["accuracy"] for one in result["single"] if one["kind"] == kind}
 
 
-def test_accuracies_are_those_of_skipped_parts(x: Tensor) -> None:
+def test_accuracies_match_models_with_skipped_parts(x: Tensor) -> None:
     model = tiny("vit")
-    y = answered(model, x)
+    y = predictions(model, x)
     result = studied(model, x, y, Lesion(draws=4), batch_size=3)
     assert result["clean"]["accuracy"] == 1
     for kind, ending in (("block", ""), ("attention", ".attn"), ("mlp", ".mlp")):
         known = {
-            f"blocks.{i}": float((answered(model, x, f"blocks.{i}{ending}") == y).double().mean()) for i in range(5)
+            f"blocks.{i}": float((predictions(model, x, f"blocks.{i}{ending}") == y).double().mean()) for i in range(5)
         }
         assert single(result, kind) == known
     assert min(single(result, "block").values()) < 1
     for one in result["random"]:
         ending = {"block": "", "attention": ".attn", "mlp": ".mlp"}[one["kind"]]
-        for layers, found in zip(one["layers"], one["accuracies"], strict=True):
+        for layers, actual in zip(one["layers"], one["accuracies"], strict=True):
             skipped = [f"{name}{ending}" for name in layers]
-            assert found == float((answered(model, x, *skipped) == y).double().mean())
+            assert actual == float((predictions(model, x, *skipped) == y).double().mean())
 
 
-def test_a_block_that_does_nothing_can_go(x: Tensor) -> None:
+def test_removing_an_identity_block_changes_nothing(x: Tensor) -> None:
     model = tiny("vit")
     with torch.no_grad():
         for layer in (model.net.blocks[2].attn.proj, model.net.blocks[3].mlp.fc2):  # type: ignore[index, union-attr]
             layer.weight.zero_()
             layer.bias.zero_()
-    y = answered(model, x)
+    y = predictions(model, x)
     result = studied(model, x, y)
     assert single(result, "attention")["blocks.2"] == 1
     assert single(result, "mlp")["blocks.3"] == 1
@@ -115,13 +115,13 @@ def test_every_block_is_drawn_as_often_as_any_other(x: Tensor) -> None:
             assert abs(often - share) <= 5 * math.sqrt(share * (1 - share) / 4000)
 
 
-def test_means_and_their_errors(x: Tensor) -> None:
+def test_means_and_standard_errors(x: Tensor) -> None:
     result = studied(tiny("vit"), x, torch.arange(10) % 5, Lesion(draws=7))
     for one in result["random"]:
-        found = one["accuracies"]
-        assert one["mean"] == pytest.approx(statistics.mean(found))
-        assert one["standard_error"] == pytest.approx(statistics.stdev(found) / math.sqrt(7))
-        assert (one["least"], one["greatest"]) == (min(found), max(found))
+        actual = one["accuracies"]
+        assert one["mean"] == pytest.approx(statistics.mean(actual))
+        assert one["standard_error"] == pytest.approx(statistics.stdev(actual) / math.sqrt(7))
+        assert (one["least"], one["greatest"]) == (min(actual), max(actual))
     curve = result["exhibits"][2]["lines"][0]
     blocks = [one for one in result["random"] if one["kind"] == "block"]
     assert curve["y"] == [one["mean"] for one in blocks]
@@ -135,15 +135,15 @@ def test_means_and_their_errors(x: Tensor) -> None:
     assert [shown["kind"] for shown in one["exhibits"]] == ["lines", "table", "table"]
 
 
-def test_the_caption_tells_the_widest_interval_and_not_that_of_the_whole_model(x: Tensor) -> None:
+def test_the_caption_gives_the_widest_interval_of_the_lesions(x: Tensor) -> None:
     model = tiny("vit")
-    result = studied(model, x, answered(model, x), Lesion(draws=0))
+    result = studied(model, x, predictions(model, x), Lesion(draws=0))
     widths = [(one["high"] - one["low"]) / 2 for one in (result["clean"], *result["single"])]
     assert max(widths) > widths[0] + 0.05  # all are right with nothing removed, and Wilson's interval is narrow there
     assert f"an interval of at most {max(widths):.3f} either way" in result["exhibits"][0]["caption"]
 
 
-def test_the_cost_of_removing_blocks_one_by_one(x: Tensor) -> None:
+def test_the_cost_of_removing_single_blocks(x: Tensor) -> None:
     result = studied(tiny("vit"), x, torch.arange(10) % 5, Lesion(kinds=(LesionKind.BLOCK,), draws=0))
     assert result["cost"] == {
         "layers": 5,
@@ -167,7 +167,7 @@ def test_the_cost_of_removing_blocks_one_by_one(x: Tensor) -> None:
         ("resnet", 5, 0, 4),
     ],
 )
-def test_every_family(family: str, blocks: int, attentions: int, most: int, x: Tensor) -> None:
+def test_every_family_can_be_studied(family: str, blocks: int, attentions: int, most: int, x: Tensor) -> None:
     model = tiny(family)
     weights = {key: value.clone() for key, value in model.state_dict().items()}
     result = studied(model.train(), x, torch.arange(10) % 5, Lesion(draws=1))
@@ -183,7 +183,7 @@ def test_every_family(family: str, blocks: int, attentions: int, most: int, x: T
         assert "and so do class 0, class 1" in result["exhibits"][2]["caption"]
 
 
-def test_chosen_blocks_counts_and_kinds(x: Tensor) -> None:
+def test_blocks_counts_and_kinds_can_be_chosen(x: Tensor) -> None:
     y = torch.arange(10) % 5
     every = studied(tiny("vit"), x, y)
     chosen = studied(tiny("vit"), x, y, Lesion(kinds=(LesionKind.MLP,), blocks=(3, 1), removed=(1, 3), draws=2))
@@ -195,7 +195,7 @@ def test_chosen_blocks_counts_and_kinds(x: Tensor) -> None:
     )
 
 
-def test_no_number_depends_on_the_batch(x: Tensor) -> None:
+def test_results_do_not_depend_on_the_batch(x: Tensor) -> None:
     model, y = tiny("vit"), torch.arange(10) % 5
     whole = studied(model, x, y)
     for batch in (1, 7):
@@ -217,7 +217,7 @@ def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
     assert (tmp_path / "result.json").exists()
 
 
-def test_progress_ends_where_it_should(x: Tensor) -> None:
+def test_progress_ends_at_its_total(x: Tensor) -> None:
     reports: list[tuple[str, int, int]] = []
     study(
         tiny("vit"),
@@ -231,7 +231,7 @@ def test_progress_ends_where_it_should(x: Tensor) -> None:
     assert [done for _, done, _ in reports] == sorted(done for _, done, _ in reports)
 
 
-def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
+def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
     y = torch.arange(10) % 5
     for model, settings, message in (
         (tiny("vit"), Lesion(blocks=(1, 5)), r"has 5 blocks, counted from 0; Lesion\.blocks asks for 5"),
@@ -244,7 +244,7 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
         (tiny("resnet"), Lesion(blocks=(2,)), r"layer2\.0 cannot be removed"),
         (tiny("resnet"), Lesion(kinds=(LesionKind.MLP,)), "ResNet has neither attention nor MLPs to remove"),
         (tiny("convnext"), Lesion(), "nothing in ConvNeXt can be removed"),
-        (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Lesion(), "Flatten has no layers Vitadel knows"),
+        (wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), Lesion(), "Flatten has no layers Vitadel supports"),
     ):
         with pytest.raises(UsageError, match=message):
             studied(model, x, y, settings)

@@ -1,4 +1,4 @@
-"""The study of masking: verdicts on networks whose answer is known, resuming, batches, refusals."""
+"""The study of masking: verdicts on networks whose verdict is known, resuming, batches, refusals."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import data, models
@@ -41,7 +41,7 @@ def pictures(n: int) -> Tensor:
 
 
 def own_labels(model: nn.Module, x: Tensor) -> Tensor:
-    """The model's own answers, so that it is always right."""
+    """The model's own predictions as labels, so that it is always correct."""
     with torch.no_grad():
         labels: Tensor = model.eval()(x).argmax(1)
     return labels
@@ -70,10 +70,10 @@ def answer(result: dict[str, object]) -> str:
     return str(verdict["answer"])
 
 
-def timeless(value: object) -> object:
+def without_times(value: object) -> object:
     if isinstance(value, dict):
-        return {key: timeless(one) for key, one in value.items() if key != "seconds"}
-    return [timeless(one) for one in value] if isinstance(value, list) else value
+        return {key: without_times(one) for key, one in value.items() if key != "seconds"}
+    return [without_times(one) for one in value] if isinstance(value, list) else value
 
 
 @pytest.fixture(scope="module")
@@ -82,17 +82,17 @@ def hidden(pointer: Model) -> dict[str, object]:
     return masking(pointer, x, own_labels(pointer, x), "linf:24/255", SMALL)
 
 
-def test_a_network_without_gradients_is_found_out(hidden: dict[str, object]) -> None:
+def test_a_network_with_masked_gradients_is_detected(hidden: dict[str, object]) -> None:
     assert answer(hidden) == "masked"
-    found = evidence(hidden)
+    result = evidence(hidden)
     gradients = hidden["gradients"]
     assert isinstance(gradients, dict)
     assert min(share["accuracy"] for share in gradients.values()) > 0.9
-    assert found["zero-gradients"]["points"] == found["gaps"]["points"] == "masked"
-    assert found["square"]["points"] == found["far"]["points"] == "masked"
+    assert result["zero-gradients"]["points"] == result["gaps"]["points"] == "masked"
+    assert result["square"]["points"] == result["far"]["points"] == "masked"
 
 
-def test_the_numbers_agree_with_each_other(hidden: dict[str, object]) -> None:
+def test_the_numbers_are_consistent(hidden: dict[str, object]) -> None:
     clean, eps, blocks, attacks = (hidden[key] for key in ("clean", "eps", "blocks", "attacks"))
     assert isinstance(clean, dict)
     assert isinstance(eps, list)
@@ -112,14 +112,14 @@ def test_the_numbers_agree_with_each_other(hidden: dict[str, object]) -> None:
     json.dumps(hidden, allow_nan=False)
 
 
-def test_an_open_network_is_not_accused(tiny: Model) -> None:
+def test_an_unmasked_network_passes(tiny: Model) -> None:
     x = pictures(120)
     result = masking(tiny, x, own_labels(tiny, x), Linf(4 / 255), SMALL)
     assert answer(result) == "not masked"
     assert evidence(result)["zero-gradients"]["numbers"]["cross-entropy, images"] == 0  # type: ignore[index]
 
 
-def test_chance_and_few_images(tiny: Model) -> None:
+def test_at_chance_and_with_few_images_there_is_no_verdict(tiny: Model) -> None:
     x = pictures(40)
     assert answer(masking(tiny, x, own_labels(tiny, x), "linf:4/255", SMALL)) == "cannot tell"
     wrong = (own_labels(tiny, x) + 1) % 10
@@ -128,7 +128,7 @@ def test_chance_and_few_images(tiny: Model) -> None:
     assert result["clean"]["correct"] == 0  # type: ignore[index]
 
 
-def test_other_norms(tiny: Model) -> None:
+def test_other_norms_are_supported(tiny: Model) -> None:
     x = pictures(12)
     result = masking(tiny, x, own_labels(tiny, x), L2(0.3), replace(SMALL, queries=0))
     eps = result["eps"]
@@ -138,13 +138,13 @@ def test_other_norms(tiny: Model) -> None:
     assert "square" not in evidence(result)
 
 
-def test_no_number_depends_on_the_batch(pointer: Model, hidden: dict[str, object]) -> None:
+def test_results_do_not_depend_on_the_batch(pointer: Model, hidden: dict[str, object]) -> None:
     x = pictures(60)
     other = masking(pointer, x, own_labels(pointer, x), "linf:24/255", SMALL, batch_size=23)
-    assert timeless(other) == timeless(hidden)
+    assert without_times(other) == without_times(hidden)
 
 
-def test_an_interrupted_study_resumes_per_image(
+def test_an_interrupted_study_resumes_at_the_next_image(
     pointer: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, settings = pictures(30), replace(SMALL, queries=20)
@@ -154,12 +154,12 @@ def test_an_interrupted_study_resumes_per_image(
     stream = Context.stream
 
     def counted(self: Context, table: str, results: Results, **options: Any) -> None:
-        def noted(missing: list[int]) -> Iterator[tuple[int, Row]]:
+        def recorded(missing: list[int]) -> Iterator[tuple[int, Row]]:
             for index, row in results(missing):
                 searched.append((table, index))
                 yield index, row
 
-        stream(self, table, noted, **options)
+        stream(self, table, recorded, **options)
 
     monkeypatch.setattr(Context, "stream", counted)
     with pytest.raises(KeyboardInterrupt):
@@ -167,8 +167,8 @@ def test_an_interrupted_study_resumes_per_image(
     assert not (tmp_path / "result.json").exists()
     assert 0 < len(ResultFolder(tmp_path).read("pgd-4")["index"]) < 30
     resumed = studied_in(tmp_path, pointer, x, y, settings, **known)
-    assert timeless(resumed) == timeless(whole)
-    assert len(set(searched)) == len(searched)  # nothing twice
+    assert without_times(resumed) == without_times(whole)
+    assert len(set(searched)) == len(searched)  # nothing is computed twice
     assert read_json(tmp_path / "result.json") == resumed
     count = len(searched)
     assert studied_in(tmp_path, pointer, x, y, settings, **known) == resumed
@@ -194,7 +194,7 @@ def test_exhibits_show_the_numbers(hidden: dict[str, Any]) -> None:
     assert list(blocks.lines[0].y) == [point["original"]["accuracy"] for point in hidden["blocks"]]
 
 
-def test_the_model_is_left_as_it_was(tiny: Model) -> None:
+def test_the_model_is_left_unchanged(tiny: Model) -> None:
     x = pictures(8)
     labels = own_labels(tiny, x)
     before, state = tiny(x), torch.random.get_rng_state()
@@ -206,7 +206,7 @@ def test_the_model_is_left_as_it_was(tiny: Model) -> None:
     assert all(weight.requires_grad for weight in tiny.parameters())
 
 
-def test_models_that_cannot_be_studied(tiny: Model) -> None:
+def test_unsupported_models_are_refused(tiny: Model) -> None:
     x, y = pictures(4), torch.zeros(4, dtype=torch.int64)
     with pytest.raises(UsageError, match="ResNet has no attention, so there is no softmax that could mask a gradient"):
         masking(models.load("timm:test_resnet", num_classes=10), x, y)
@@ -222,12 +222,12 @@ def test_models_that_cannot_be_studied(tiny: Model) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"queries": -1}, {"iterations": ()}, {"shares": (0.0,)}])
-def test_settings_that_mean_nothing(wrong: dict[str, object]) -> None:
+def test_invalid_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="Masking"):
         replace(Masking(), **wrong)  # type: ignore[arg-type]
 
 
-def test_every_study_says_what_it_is() -> None:
+def test_every_study_describes_itself() -> None:
     for make in STUDIES.values():
         assert make().about
 

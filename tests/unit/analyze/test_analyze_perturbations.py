@@ -1,4 +1,4 @@
-"""Perturbations as pictures and numbers: linear models have known ones, and nothing depends on the batch."""
+"""Perturbations as images and numbers: linear models have known ones, and results do not depend on the batch."""
 
 import base64
 import copy
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Perturbations, study
@@ -40,7 +40,7 @@ TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
 
 
 class Planted(nn.Module):
-    """Two classes, whose difference is the sum of the pixels weighed with a pattern."""
+    """Two classes, whose difference is the sum of the pixels weighted with a pattern."""
 
     def __init__(self, pattern: Tensor) -> None:
         super().__init__()
@@ -65,14 +65,14 @@ def x() -> Tensor:
 
 def picture(result: dict[str, Any], row: int, column: str) -> np.ndarray:
     shown = result["exhibits"][0]
-    told = shown["cells"][row][shown["columns"].index(column)]["pixels"]
-    return np.frombuffer(base64.b64decode(told["base64"]), dtype=told["dtype"]).reshape(told["shape"])
+    pixels = shown["cells"][row][shown["columns"].index(column)]["pixels"]
+    return np.frombuffer(base64.b64decode(pixels["base64"]), dtype=pixels["dtype"]).reshape(pixels["shape"])
 
 
 def test_the_perturbation_of_a_linear_model_is_its_pattern(x: Tensor) -> None:
     pattern = pattern_of_blocks()
     model = Planted(pattern)
-    # class 0 leads where the weighed sum is negative, so the attack on label 0 adds eps along the pattern; its steps
+    # class 0 is predicted for a negative weighted sum, so the attack on label 0 adds eps along the pattern; its steps
     # must cross the whole ball, as a random start may begin at its other end
     chosen = Perturbations(patch=4, images=3, steps=10, step_size=EPS / 4)
     result = study(model, x, torch.zeros(5, dtype=torch.int64), chosen, threat=Linf(EPS))
@@ -93,7 +93,7 @@ def test_the_perturbation_of_a_linear_model_is_its_pattern(x: Tensor) -> None:
     assert turned["alignment"] == result["alignment"]
 
 
-def test_stretches_and_signs() -> None:
+def test_stretched_images_and_signs_are_shown() -> None:
     delta = torch.tensor([-8.0, -1.0, -0.5, 0.0, 0.5, 1.0, 8.0]).view(1, 1, 1, 7) / 255
     by_eps = as_bytes(delta, Linf(EPS), Stretch.EPS, Sign.ADDED).flatten().tolist()
     assert by_eps == [0, 112, 120, 128, 135, 143, 255]  # 255 (d + 8) / 16, rounded to even
@@ -110,7 +110,7 @@ def test_stretches_and_signs() -> None:
     assert float(gray(torch.full((1, 1, 1, 1), 0.5))) == 0.5
 
 
-def test_numbers_are_those_of_the_attack_itself(x: Tensor) -> None:
+def test_numbers_match_the_attack(x: Tensor) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.GELU(), nn.Flatten(), nn.Linear(4 * 256, 3))
     y = torch.tensor([0, 1, 2, 0, 1])
@@ -135,16 +135,16 @@ def test_numbers_are_those_of_the_attack_itself(x: Tensor) -> None:
 
 
 def test_the_mean_has_the_normal_interval() -> None:
-    found = finite_mean_interval([1.0, 2.0, 3.0, float("nan")])
-    assert found["mean"] == 2
-    assert found["high"] - found["mean"] == pytest.approx(1.959964 / 3**0.5)
+    result = finite_mean_interval([1.0, 2.0, 3.0, float("nan")])
+    assert result["mean"] == 2
+    assert result["high"] - result["mean"] == pytest.approx(1.959964 / 3**0.5)
     assert finite_mean_interval([4.0])["mean"] == 4
     assert np.isnan(finite_mean_interval([4.0])["low"])
     assert np.isnan(finite_mean_interval([])["mean"])
 
 
 @pytest.mark.parametrize("family", [*TINY, "wrn"])
-def test_every_family(family: str) -> None:
+def test_every_family_can_be_studied(family: str) -> None:
     images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     if family == "wrn":
         torch.manual_seed(1)
@@ -164,7 +164,7 @@ def test_every_family(family: str) -> None:
     assert given["patch"] == 16
 
 
-def test_the_batch_changes_nothing_and_an_interruption_costs_nothing(tmp_path: Path) -> None:
+def test_results_do_not_depend_on_batches_or_interruptions(tmp_path: Path) -> None:
     x = torch.rand(20, 3, 16, 16, generator=torch.Generator().manual_seed(3))
     y = torch.arange(20) % 2
     model = Planted(torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(1))).double()
@@ -181,7 +181,7 @@ def test_the_batch_changes_nothing_and_an_interruption_costs_nothing(tmp_path: P
     assert json.loads((tmp_path / "result.json").read_text())["alignment"] == straight["alignment"]
 
 
-def test_the_report_reads_and_draws_it(x: Tensor, tmp_path: Path) -> None:
+def test_the_report_shows_the_study(x: Tensor, tmp_path: Path) -> None:
     model = Planted(pattern_of_blocks())
     studied_in(tmp_path / "study", model, x, torch.zeros(5, dtype=torch.int64), Perturbations(steps=2, patch=4))
     assert read_study(tmp_path / "study" / "result.json").study == "perturbations"
@@ -189,7 +189,7 @@ def test_the_report_reads_and_draws_it(x: Tensor, tmp_path: Path) -> None:
     assert names == ["01-perturbations", "02-power-by-frequency", "03-jumps-by-position-in-the-patch"]
 
 
-def test_one_image_and_no_change_at_all(x: Tensor) -> None:
+def test_one_image_and_a_zero_perturbation(x: Tensor) -> None:
     still = Planted(torch.zeros(3, 16, 16))  # no gradient: only the random start is left
     result = study(still, x[:1], torch.zeros(1, dtype=torch.int64), Perturbations(steps=1, patch=8))
     assert result["n"] == 1
@@ -197,7 +197,7 @@ def test_one_image_and_no_change_at_all(x: Tensor) -> None:
     assert "nan" not in str(result["summary"])
 
 
-def test_large_images_have_a_detail() -> None:
+def test_large_images_are_shown_with_a_detail() -> None:
     images = torch.rand(1, 3, 160, 160, generator=torch.Generator().manual_seed(1))
     model = Planted(torch.randn(3, 160, 160, generator=torch.Generator().manual_seed(1)))
     result: dict[str, Any] = study(model, images, torch.zeros(1, dtype=torch.int64), Perturbations(steps=1, patch=16))
@@ -207,28 +207,28 @@ def test_large_images_have_a_detail() -> None:
     assert "the middle 64 x 64 pixels" in result["exhibits"][0]["caption"]
 
 
-def test_only_an_image_that_beats_all_moved_grids_is_first() -> None:
+def test_an_image_ranks_first_only_above_all_shifted_grids() -> None:
     # ranks of a grid of 4 among its 16 places: first, second of two equals, second, last
     columns = {"change_rank": [1 / 16, 1.5 / 16, 2 / 16, 1.0], "change_aligned": [2.0, 1.0, 1.0, 0.5]}
-    found = mean_alignment(TableRows({"index": [0, 1, 2, 3], **columns}), "change", 4)
-    assert found["first"] == 1
-    assert found["mean_rank"] == pytest.approx((1 + 1.5 + 2 + 16) / 64)
-    assert found["mean"] == pytest.approx(1.125)
+    result = mean_alignment(TableRows({"index": [0, 1, 2, 3], **columns}), "change", 4)
+    assert result["first"] == 1
+    assert result["mean_rank"] == pytest.approx((1 + 1.5 + 2 + 16) / 64)
+    assert result["mean"] == pytest.approx(1.125)
 
 
-def test_mistakes(x: Tensor) -> None:
+def test_invalid_settings_are_refused(x: Tensor) -> None:
     y = torch.zeros(5, dtype=torch.int64)
-    with pytest.raises(UsageError, match="patches of 9 pixels cannot be told from others on images of 16 x 16"):
+    with pytest.raises(UsageError, match="patches of 9 pixels cannot be distinguished from others on images of 16"):
         study(Planted(pattern_of_blocks()), x, y, Perturbations(patch=9, steps=1))
     model = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=32, patch_size=8, options={"depth": 1})
     with pytest.raises(UsageError, match="Choose patch from 2 to 16"):
         Perturbations(patch=17).refuse(model)
     with pytest.raises(UsageError, match=r"label 4 is out of range"):
         study(Planted(pattern_of_blocks()), x, y + 4, Perturbations(steps=1))
-    for settings, told in (
+    for settings, message in (
         ({"images": 0}, r"Perturbations\.images must be at least 1"),
         ({"steps": 0}, r"Perturbations\.steps must be at least 1"),
         ({"step_size": -1.0}, r"Perturbations\.step_size must be positive, got -1\.0\. Leave it out"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             Perturbations(**settings)

@@ -1,4 +1,4 @@
-"""Changed models answer as whole forward passes of the same changed model do, bit for bit, at the cost that is counted.
+"""Logits of changed models equal those of whole forward passes bit for bit, at the counted cost.
 
 Shape letters: B images, K classes.
 """
@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from subjects import stirred  # type: ignore[import-not-found]
+from study_models import noisy_weights  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import tensor_context
@@ -39,7 +39,7 @@ ENDINGS = {LayerChange.NO_LAYER: "", LayerChange.NO_ATTENTION: ".attn", LayerCha
 
 def tiny(family: str) -> Model:
     name, patch, options = TINY[family]
-    return stirred(load(name, num_classes=5, image_size=32, patch_size=patch, options=options), 0.1)
+    return noisy_weights(load(name, num_classes=5, image_size=32, patch_size=patch, options=options), 0.1)
 
 
 @pytest.fixture
@@ -74,20 +74,20 @@ def by_taps(model: Model, x: Tensor, one: Variant) -> Tensor:
 
 
 def logits(model: Model, x: Tensor, variants: list[Variant]) -> dict[Variant, Tensor]:
-    found, layers = layers_of(model)
-    cache = PrefixCache(found, layers, [])
+    result, layers = layers_of(model)
+    cache = PrefixCache(result, layers, [])
     with torch.no_grad():
         return {one: cache.logits(x, one) for one in sorted({variant(layers), *variants})}
 
 
 @pytest.mark.parametrize("family", TINY)
-def test_answers_are_those_of_whole_forward_passes_bit_for_bit(family: str, x: Tensor) -> None:
+def test_logits_equal_whole_forward_passes_bit_for_bit(family: str, x: Tensor) -> None:
     model = tiny(family)
-    told = logits(model, x, some_variants(model))
-    assert len(told) > 8
-    for one, z_BK in told.items():
+    logits_by_variant = logits(model, x, some_variants(model))
+    assert len(logits_by_variant) > 8
+    for one, z_BK in logits_by_variant.items():
         assert torch.equal(z_BK, by_taps(model, x, one)), one
-    spread = torch.stack(list(told.values())).std(0)
+    spread = torch.stack(list(logits_by_variant.values())).std(0)
     assert float(spread.min()) > 0  # or a lesion that does nothing would pass
 
 
@@ -95,13 +95,13 @@ def test_adapters_after_blocks_and_factors_of_attention_are_kept(x: Tensor) -> N
     base = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=32, patch_size=8, options={"depth": 3})
     scaled = tiny("vit")
     set_attention_scales(scaled, [0.5, 2.0, 0.1, 1.0])
-    for model in (stirred(tora(base), 0.1), scaled):
+    for model in (noisy_weights(tora(base), 0.1), scaled):
         for one, z_BK in logits(model, x, some_variants(model)).items():
             assert torch.equal(z_BK, by_taps(model, x, one)), one
 
 
-def test_units_of_convolutions_are_left_out_as_if_they_had_not_been_built(x: Tensor) -> None:
-    model = stirred(load("timm:resnet18", num_classes=5), 0.1)
+def test_skipped_convolution_units_match_a_network_without_them(x: Tensor) -> None:
+    model = noisy_weights(load("timm:resnet18", num_classes=5), 0.1)
     _, layers = layers_of(model)
     free = [place for place, layer in enumerate(layers) if not layer.changes_shape]
     assert [layers[place].name for place in free] == ["layer1.0", "layer1.1", "layer2.1", "layer3.1", "layer4.1"]
@@ -118,13 +118,13 @@ def test_units_of_convolutions_are_left_out_as_if_they_had_not_been_built(x: Ten
             assert torch.equal(z_BK, without(x)), one
 
 
-def test_masks_of_attention_begin_where_the_plan_says(x: Tensor) -> None:
+def test_attention_masks_begin_at_the_planned_block(x: Tensor) -> None:
     model = tiny("vit")
-    found, layers = layers_of(model)
+    result, layers = layers_of(model)
     keep = torch.rand(17, 17, generator=torch.Generator().manual_seed(2)) < 0.4
     keep.fill_diagonal_(True)
     near = torch.eye(17, dtype=torch.bool)
-    cache = PrefixCache(found, layers, [keep, near])
+    cache = PrefixCache(result, layers, [keep, near])
     variants = [(0, 0, 0, 0), (0, 0, 4, 5), (0, 0, 5, 0), (0, 1, 0, 4), (4, 4, 4, 4), (5, 0, 2, 0)]
     for one in sorted(variants):
         with torch.no_grad():
@@ -146,7 +146,7 @@ def counted(
 
 
 @pytest.mark.parametrize("depth", [5, 8, 12])
-def test_every_beginning_that_plans_share_runs_once(depth: int, x: Tensor) -> None:
+def test_every_shared_prefix_runs_once(depth: int, x: Tensor) -> None:
     options: dict[str, Option] = {"depth": depth, "embed_dim": 24, "num_heads": 2}
     model = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=32, patch_size=16, options=options)
     runs = [0] * depth
@@ -165,7 +165,7 @@ def test_every_beginning_that_plans_share_runs_once(depth: int, x: Tensor) -> No
     assert done.layers_run == sum(beginning[-1] != LayerChange.NO_LAYER for beginning in beginnings)
 
 
-def test_embeddings_run_once_and_what_runs_again_later_is_never_passed_by(x: Tensor) -> None:
+def test_embeddings_run_once_and_reused_modules_are_not_skipped(x: Tensor) -> None:
     model = tiny("vit")
     ran: list[str] = []
     model.net.get_submodule("patch_embed.proj").register_forward_hook(lambda *_: ran.append("embed"))
@@ -198,7 +198,7 @@ def test_embeddings_run_once_and_what_runs_again_later_is_never_passed_by(x: Ten
         assert torch.equal(cache.logits(x, (0, 1)), norm(block(norm(pixels))))  # type: ignore[operator]
 
 
-def test_right_answers_do_not_depend_on_the_batch(x: Tensor) -> None:
+def test_correctness_does_not_depend_on_the_batch(x: Tensor) -> None:
     model = tiny("vit").double()
     variants = some_variants(model)
     whole = counted(model, x, variants)
@@ -209,7 +209,7 @@ def test_right_answers_do_not_depend_on_the_batch(x: Tensor) -> None:
     assert len(set(whole.correct.values())) > 1
 
 
-def test_a_batch_that_does_not_fit_is_cut_in_two_and_begins_anew(x: Tensor) -> None:
+def test_a_batch_that_does_not_fit_is_halved_and_restarted(x: Tensor) -> None:
     model = tiny("vit").double()
     variants, calls = some_variants(model), []
     whole = counted(model, x, variants)
@@ -227,7 +227,7 @@ def test_a_batch_that_does_not_fit_is_cut_in_two_and_begins_anew(x: Tensor) -> N
 
 
 @pytest.mark.parametrize("family", ["vit", "cait", "swin"])
-def test_the_model_is_left_as_it_was_even_after_an_error(family: str, x: Tensor) -> None:
+def test_the_model_is_left_unchanged_also_after_an_error(family: str, x: Tensor) -> None:
     model = tiny(family).train()
     before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
     counted(model, x, some_variants(model))
@@ -240,7 +240,7 @@ def test_the_model_is_left_as_it_was_even_after_an_error(family: str, x: Tensor)
     assert torch.equal(model.eval()(x), twin.eval()(x))
 
 
-def test_a_module_with_a_forward_of_its_own_gets_it_back(x: Tensor) -> None:
+def test_a_module_with_an_instance_forward_gets_it_back(x: Tensor) -> None:
     model = tiny("vit")
     block = model.net.get_submodule("blocks.1")
     block.forward = own = block.forward

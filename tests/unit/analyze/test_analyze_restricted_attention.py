@@ -1,4 +1,4 @@
-"""Restricted attention: masks with known answers, accuracies against slow attention, refusals, resuming.
+"""Restricted attention: masks with known entries, accuracies against slow attention, refusals, resuming.
 
 Shape letters: N tokens, P patches.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import stirred, studied_in  # type: ignore[import-not-found]
+from study_models import noisy_weights, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import RestrictedAttention, study
@@ -24,7 +24,7 @@ from vitadel.models import Model, Option, load, set_attention_scales, tora, wrap
 from vitadel.runs import ResultFolder
 
 DEPTH, SIDE = 3, 4
-CLASSES = 300  # so many that a small change of the logits changes the answer
+CLASSES = 300  # so many that a small change of the logits changes the prediction
 TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
     "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": DEPTH, "embed_dim": 48}),
     "registers": ("timm:vit_tiny_patch16_224", 8, {"depth": DEPTH, "embed_dim": 48, "reg_tokens": 2}),
@@ -50,8 +50,8 @@ def tiny(family: str) -> Model:
 
 
 def unbiased(model: Model) -> Model:
-    """A favorite class would hide changes."""
-    for weight in stirred(model, 0.3).parameters():
+    """Without a bias towards one class, which would hide changes."""
+    for weight in noisy_weights(model, 0.3).parameters():
         if weight.shape == (CLASSES,):
             nn.init.zeros_(weight)
     return model
@@ -74,7 +74,7 @@ def apart(one: int, other: int) -> int:
 
 
 def slowly(model: Model, x: Tensor, allowed: Callable[[int, int, int], bool], prefix: int) -> Tensor:
-    """Answers when block b lets patch i see patch j if `allowed(b, i, j)`: scores that are not get minus infinity.
+    """Predictions when block b lets patch i attend to patch j if `allowed(b, i, j)`: other scores get minus infinity.
 
     CaiT mixes its heads after the softmax, [B, N, N, H]; there they get zero once more.
     """
@@ -110,7 +110,7 @@ def slowly(model: Model, x: Tensor, allowed: Callable[[int, int, int], bool], pr
         return model(x).argmax(1)
 
 
-def test_masks_hold_the_pairs_within_the_distance() -> None:
+def test_masks_allow_the_pairs_within_the_distance() -> None:
     for grid, distance in (((4, 4), 0), ((4, 4), 1), ((3, 5), 2), ((3, 5), 4), ((1, 6), 3)):
         height, width = grid
         mask = near_mask(grid, distance)
@@ -121,7 +121,7 @@ def test_masks_hold_the_pairs_within_the_distance() -> None:
 
 
 @pytest.mark.parametrize("distance", [0, 1, 3, 5, 8, 12, 23])
-def test_the_share_of_pairs_is_the_known_one(distance: int) -> None:
+def test_the_share_of_pairs_is_exact(distance: int) -> None:
     g, d = 24, distance
     known = ((g * (2 * d + 1) - d * (d + 1)) / g**2) ** 2
     assert float(near_mask((g, g), d).double().mean()) == pytest.approx(known, rel=1e-12)
@@ -129,7 +129,7 @@ def test_the_share_of_pairs_is_the_known_one(distance: int) -> None:
 
 
 @pytest.mark.parametrize("shuffle", Shuffle)
-def test_random_masks_have_as_many_pairs_and_one_order_for_all_distances(shuffle: Shuffle) -> None:
+def test_random_masks_have_as_many_pairs_and_are_nested(shuffle: Shuffle) -> None:
     order = random_order(36, shuffle, 5)
     masks = [near_mask((6, 6), d) for d in range(6)]
     shuffled = [shuffle_mask(mask, order) for mask in masks]
@@ -152,13 +152,13 @@ def test_random_masks_have_as_many_pairs_and_one_order_for_all_distances(shuffle
 
 @pytest.mark.parametrize("family", PREFIX)
 @pytest.mark.parametrize("distance", [0, 1, 2])
-def test_accuracy_is_that_of_slow_attention_within_the_distance(family: str, distance: int, x: Tensor) -> None:
+def test_accuracy_matches_slow_attention_within_the_distance(family: str, distance: int, x: Tensor) -> None:
     model = tiny(family)
     y = slowly(model, x, lambda block, i, j: apart(i, j) <= distance, PREFIX[family])
     result = studied(model, x, y, batch_size=5)
     near = {one["distance"]: one["accuracy"] for one in result["near"]}
     assert sorted(near) == [0, 1, 2, 3]
-    assert near[distance] == 1  # the labels are what the slow computation answered
+    assert near[distance] == 1  # the labels are the predictions of the slow computation
     assert result["clean"]["accuracy"] < 1
     # at the largest distance nothing is forbidden
     assert result["near"][-1]["correct"] == result["clean"]["correct"]
@@ -167,7 +167,7 @@ def test_accuracy_is_that_of_slow_attention_within_the_distance(family: str, dis
 
 
 @pytest.mark.parametrize("shuffle", Shuffle)
-def test_accuracy_is_that_of_slow_attention_to_random_patches(shuffle: Shuffle, x: Tensor) -> None:
+def test_accuracy_matches_slow_attention_to_random_patches(shuffle: Shuffle, x: Tensor) -> None:
     model = tiny("vit")
     order = random_order(16, shuffle, fold_seed(4, 1))
     mask = shuffle_mask(near_mask((4, 4), 1), order)
@@ -177,29 +177,29 @@ def test_accuracy_is_that_of_slow_attention_to_random_patches(shuffle: Shuffle, 
     assert result["near"][0]["accuracy"] < 1
     assert result["random"][0]["accuracy"] < 1
     line = result["exhibits"][0]["lines"][1]
-    found = [one["accuracy"] for one in result["random"]]
-    assert line["y"] == [pytest.approx(sum(found) / 2)]
-    assert (line["low"], line["high"]) == ([min(found)], [max(found)])
+    actual = [one["accuracy"] for one in result["random"]]
+    assert line["y"] == [pytest.approx(sum(actual) / 2)]
+    assert (line["low"], line["high"]) == ([min(actual)], [max(actual)])
 
 
 @pytest.mark.parametrize("family", ["vit", "registers", "distilled"])
 @pytest.mark.parametrize("itself", [True, False])
 @pytest.mark.parametrize(("end", "count"), [("first", 1), ("first", 2), ("last", 1), ("last", 2), ("last", 3)])
-def test_accuracy_is_that_of_slow_attention_to_the_class_token(
+def test_accuracy_matches_slow_attention_to_the_class_token(
     family: str, itself: bool, end: str, count: int, x: Tensor
 ) -> None:
     model = tiny(family)
     blocks = range(count) if end == "first" else range(DEPTH - count, DEPTH)
     y = slowly(model, x, lambda block, i, j: block not in blocks or (itself and i == j), PREFIX[family])
     result = studied(model, x, y, RestrictedAttention(itself=itself, draws=0, distances=(3,)))
-    found = {(one["end"], one["blocks"]): one["accuracy"] for one in result["class_only"]}
-    assert found[end, count] == 1
-    assert sorted(found) == [(where, k) for where in ("first", "last") for k in (1, 2, 3)]
-    assert found["first", 3] == found["last", 3]
+    actual = {(one["end"], one["blocks"]): one["accuracy"] for one in result["class_only"]}
+    assert actual[end, count] == 1
+    assert sorted(actual) == [(where, k) for where in ("first", "last") for k in (1, 2, 3)]
+    assert actual["first", 3] == actual["last", 3]
     assert result["random"] == []
 
 
-def test_a_query_to_which_nothing_is_left_sees_itself(x: Tensor) -> None:
+def test_a_query_without_allowed_keys_attends_to_itself(x: Tensor) -> None:
     model = tiny("pooled")
     order = random_order(16, Shuffle.ENTRIES, fold_seed(0, 0))
     mask = shuffle_mask(near_mask((4, 4), 0), order)
@@ -218,7 +218,7 @@ def test_a_query_to_which_nothing_is_left_sees_itself(x: Tensor) -> None:
     assert [one["kind"] for one in result["exhibits"]] == ["lines", "table"]
     rows = studied(model, x, y, RestrictedAttention(shuffle=Shuffle.ROWS))
     assert all(one["opened"] == 0 for one in rows["random"])
-    # with a class token there is always something to see
+    # with a class token there is always a key
     assert all(one["opened"] == 0 for one in studied(tiny("vit"), x, y)["random"])
 
 
@@ -236,7 +236,7 @@ def _plans() -> set[tuple[int, ...]]:
     return {(0, 0, 0), *everywhere, (9, 0, 0), (9, 9, 0), (9, 9, 9), (0, 9, 9), (0, 0, 9)}
 
 
-def test_no_number_depends_on_the_batch_and_seeds_choose_the_random_ones(x: Tensor) -> None:
+def test_results_depend_on_the_seed_and_not_on_the_batch(x: Tensor) -> None:
     model, y = tiny("vit"), torch.arange(12) % 7
     whole = studied(model, x, y, RestrictedAttention(draws=2))
     for batch in (1, 7):
@@ -260,7 +260,7 @@ def test_an_interrupted_study_resumes(x: Tensor, tmp_path: Path) -> None:
     assert all(result[key] == known[key] for key in ("clean", "near", "random", "class_only", "summary"))
 
 
-def test_the_model_is_left_as_it_was(x: Tensor) -> None:
+def test_the_model_is_left_unchanged(x: Tensor) -> None:
     model = tiny("cait").train()
     before, twin = {key: value.clone() for key, value in model.state_dict().items()}, copy.deepcopy(model)
     studied(model, x, torch.arange(12) % 7)
@@ -270,7 +270,7 @@ def test_the_model_is_left_as_it_was(x: Tensor) -> None:
     assert torch.equal(model.eval()(x), twin.eval()(x))
 
 
-def test_models_with_adapters_or_factors(x: Tensor) -> None:
+def test_models_with_adapters_or_attention_scales(x: Tensor) -> None:
     scaled = tiny("vit")
     set_attention_scales(scaled, [0.5, 1.0, 2.0])
     base = load("timm:vit_tiny_patch16_224", num_classes=CLASSES, image_size=32, patch_size=8, options={"depth": DEPTH})
@@ -280,7 +280,7 @@ def test_models_with_adapters_or_factors(x: Tensor) -> None:
         assert result["near"][0]["accuracy"] == 1
 
 
-def test_settings_and_what_is_shown(x: Tensor) -> None:
+def test_settings_and_exhibits(x: Tensor) -> None:
     settings = RestrictedAttention(distances=(1, 0), shuffle=Shuffle.ROWS, draws=3, ends=(2,), itself=False)
     assert as_study("restricted-attention:distances=1+0,shuffle=rows,draws=3,ends=2,itself=false") == settings
     result = studied(tiny("vit"), x, torch.arange(12) % 7, settings)
@@ -298,14 +298,14 @@ def test_settings_and_what_is_shown(x: Tensor) -> None:
     ("patch", "usual"),
     [(1, (0, 1, 2, 3, 4, 6, 8, 12, 15)), (8, (0, 1)), (16, (0,))],
 )
-def test_usual_distances_reach_the_end_of_the_grid(patch: int, usual: tuple[int, ...]) -> None:
+def test_default_distances_cover_the_grid(patch: int, usual: tuple[int, ...]) -> None:
     options: dict[str, Option] = {"depth": 1, "embed_dim": 24, "num_heads": 2}
     model = load("timm:vit_tiny_patch16_224", num_classes=3, image_size=16, patch_size=patch, options=options)
     result = studied(model, torch.rand(1, 3, 16, 16), torch.zeros(1).long(), RestrictedAttention(draws=0))
     assert tuple(one["distance"] for one in result["near"]) == usual
 
 
-def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
+def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
     y = torch.arange(12) % 7
     for family, settings, message in (
         ("xcit", RestrictedAttention(), "Xcit cannot be restricted by distance: attention relates channels"),
@@ -333,7 +333,7 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
             settings.refuse(tiny(family))
         with pytest.raises(UsageError, match=message):
             studied(tiny(family), x, y, settings)
-    with pytest.raises(UsageError, match="Flatten has no layers Vitadel knows"):
+    with pytest.raises(UsageError, match="Flatten has no layers Vitadel supports"):
         studied(wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), x, y)
     for values, message in (
         ({"distances": (-1,)}, r"RestrictedAttention\.distances\[0\] must not be negative, got -1"),

@@ -1,4 +1,4 @@
-"""Where models look: maps with known answers, every family, and nothing left behind.
+"""Saliency maps: known values, every family, and no side effects.
 
 Shape letters: B images, H heads, N tokens, P patches, h x w cells.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import hooks, studied_in  # type: ignore[import-not-found]
+from study_models import hooks, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import Saliency, study
@@ -70,12 +70,12 @@ def studied(
 
 
 def overlay(result: dict[str, Any], row: int, column: int) -> np.ndarray:
-    told = result["exhibits"][0]["cells"][row][column]["overlay"]
-    return np.frombuffer(base64.b64decode(told["base64"]), dtype=told["dtype"]).reshape(told["shape"])
+    image = result["exhibits"][0]["cells"][row][column]["overlay"]
+    return np.frombuffer(base64.b64decode(image["base64"]), dtype=image["dtype"]).reshape(image["shape"])
 
 
 @pytest.mark.parametrize("family", OFFERS)
-def test_every_family_shows_what_it_has(family: str, x: Tensor) -> None:
+def test_every_family_has_its_methods(family: str, x: Tensor) -> None:
     model = tiny(family).train()
     before, layer_cells_methods = copy.deepcopy(model.state_dict()), OFFERS[family]
     hooks_before = hooks(model)
@@ -93,12 +93,12 @@ def test_every_family_shows_what_it_has(family: str, x: Tensor) -> None:
     assert hooks(model) == hooks_before
 
 
-def test_the_attention_of_a_vit_is_its_class_tokens_row(x: Tensor) -> None:
+def test_attention_of_a_vit_is_the_row_of_the_class_token(x: Tensor) -> None:
     model = tiny("vit").double()
     with torch.no_grad(), model.taps.read("blocks.*.attn.probs") as seen:
         model(x)
-    sight = SaliencyMaps.of(model, (EIGEN, ATTENTION, ROLLOUT), None, False, x)
-    maps, z_BK = sight(x, 0)
+    maps_of = SaliencyMaps.of(model, (EIGEN, ATTENTION, ROLLOUT), None, False, x)
+    maps, z_BK = maps_of(x, 0)
     known = torch.stack([seen["blocks.2.attn.probs"][:, head, 0, 1:] for head in range(3)]).mean(0)
     torch.testing.assert_close(maps[ATTENTION].flatten(1).double(), known, atol=1e-6, rtol=0)
     product = torch.eye(17, dtype=torch.float64).expand(4, -1, -1)
@@ -128,7 +128,7 @@ def test_rollout_through_class_blocks_is_the_product_of_whole_matrices() -> None
 
 
 @pytest.mark.parametrize("family", ["cait", "xcit"])
-def test_class_blocks_look_at_patches(family: str, x: Tensor) -> None:
+def test_class_blocks_attend_to_patches(family: str, x: Tensor) -> None:
     model = tiny(family)
     with torch.no_grad(), model.taps.read("class_blocks.1.attn.probs") as seen:
         model(x)
@@ -137,7 +137,7 @@ def test_class_blocks_look_at_patches(family: str, x: Tensor) -> None:
     torch.testing.assert_close(maps[ATTENTION].flatten(1), known, atol=1e-6, rtol=0)
 
 
-def test_eigencam_is_of_patches_in_their_order(x: Tensor) -> None:
+def test_eigencam_keeps_the_order_of_patches(x: Tensor) -> None:
     for family, prefix, depth in (("vit", 1, 3), ("deit", 2, 2)):
         model = tiny(family)
         last = model.net.get_submodule(f"blocks.{depth - 1}.norm1")
@@ -152,7 +152,7 @@ def test_eigencam_is_of_patches_in_their_order(x: Tensor) -> None:
         torch.testing.assert_close(raw[EIGEN], known, atol=1e-4, rtol=1e-3)
 
 
-def test_eigencam_of_a_convolutional_network_is_of_what_its_head_averages(x: Tensor) -> None:
+def test_eigencam_of_a_convolutional_network_uses_the_pooled_features(x: Tensor) -> None:
     model = tiny("wrn").eval()
     net = model.net
     assert isinstance(net, WideResNet)
@@ -165,7 +165,7 @@ def test_eigencam_of_a_convolutional_network_is_of_what_its_head_averages(x: Ten
     assert chosen(x, 0)[0][EIGEN].shape == (4, 32, 32)
 
 
-def test_a_network_that_reads_no_class_token_shows_its_last_patches(x: Tensor) -> None:
+def test_a_network_without_class_token_uses_its_last_patches(x: Tensor) -> None:
     options: dict[str, Option] = {"depth": 2, "embed_dim": 48, "global_pool": "avg", "class_token": False}
     model = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=32, patch_size=8, options=options)
     result = studied(model, x)
@@ -176,7 +176,7 @@ def test_a_network_that_reads_no_class_token_shows_its_last_patches(x: Tensor) -
 
 
 class ChannelsLast(nn.Module):
-    """A feature map of 4 x 4 cells and 6 channels, which stand last after the normalization, as in Swin V2."""
+    """A feature map of 4 x 4 cells and 6 channels, which are last after the normalization, as in Swin V2."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class SomeAttention(nn.Module):
 
 
 class Tokens(nn.Module):
-    """A family that nobody knows: after the embedding there are only tokens, one for the class first."""
+    """An unknown family: after the embedding there are only tokens, the class token first."""
 
     num_prefix_tokens = 1
 
@@ -211,16 +211,16 @@ class Tokens(nn.Module):
         return self.head(torch.cat([tokens_BNC[:, :1], tokens_BNC], 1))[:, 0]
 
 
-def test_channels_may_stand_last(x: Tensor) -> None:
+def test_channels_may_be_last(x: Tensor) -> None:
     net = ChannelsLast()
-    sight = SaliencyMaps.of(bare(net), (EIGEN,), None, False, x)
-    assert sight.layer == "norm"
+    maps_of = SaliencyMaps.of(bare(net), (EIGEN,), None, False, x)
+    assert maps_of.layer == "norm"
     with torch.no_grad():
         features = net.norm(net.stem(x).permute(0, 2, 3, 1))
-    torch.testing.assert_close(sight(x, 0)[0][EIGEN], eigencam(features.flatten(1, 2)).view(4, 4, 4))
+    torch.testing.assert_close(maps_of(x, 0)[0][EIGEN], eigencam(features.flatten(1, 2)).view(4, 4, 4))
 
 
-def test_tokens_of_an_unknown_family_are_looked_at_by_name_alone(x: Tensor) -> None:
+def test_tokens_of_an_unknown_family_need_a_layer_name(x: Tensor) -> None:
     model = bare(Tokens())
     with pytest.raises(UsageError, match=r"Tokens goes on with tokens after its last feature map.* layer=stem is that"):
         SaliencyMaps.of(model, (EIGEN,), None, False, x)
@@ -230,17 +230,17 @@ def test_tokens_of_an_unknown_family_are_looked_at_by_name_alone(x: Tensor) -> N
         SaliencyMaps.of(model, (EIGEN,), "attn.k_norm", False, x)(x, 0)
 
 
-def test_the_windows_of_swin_are_no_images(x: Tensor) -> None:
+def test_windows_of_swin_are_not_images(x: Tensor) -> None:
     with pytest.raises(UsageError, match=r"gives \[16, 16, 24\] for 4 images, which is no map of each. Name another"):
         SaliencyMaps.of(tiny("swin"), (EIGEN,), "layers.0.blocks.0.attn", False, x)(x, 0)
 
 
-def test_the_layer_and_an_attention_on_the_way_are_kept_apart(x: Tensor) -> None:
+def test_a_layer_and_an_earlier_attention_are_separate(x: Tensor) -> None:
     model = tiny("vit")
     with pytest.raises(UsageError, match=r"blocks\.0\.attn\.probs is inside an attention.* blocks\.0\.attn\.out"):
         studied(model, x, Saliency(steps=1, layer="blocks.0.attn.probs"))
-    answer = studied(model, x, Saliency(steps=1, layer="blocks.0.attn.out"))
-    assert list(answer["maps"]) == ["eigencam", "attention", "rollout"]
+    result = studied(model, x, Saliency(steps=1, layer="blocks.0.attn.out"))
+    assert list(result["maps"]) == ["eigencam", "attention", "rollout"]
 
 
 def test_adapters_do_not_hide_the_backbone(x: Tensor) -> None:
@@ -249,7 +249,7 @@ def test_adapters_do_not_hide_the_backbone(x: Tensor) -> None:
     assert list(result["maps"]) == ["eigencam", "attention", "rollout"]
 
 
-def test_numbers_of_maps() -> None:
+def test_statistics_of_maps() -> None:
     flat, corner = torch.ones(1, 8, 8), torch.zeros(1, 8, 8)
     corner[0, 0, 0] = 5
     assert float(evenness(flat)) == 1
@@ -267,7 +267,7 @@ def test_numbers_of_maps() -> None:
     assert bool(map_correlation(ramp, torch.ones(1, 4, 4)).isnan())
 
 
-def test_maps_under_attack_have_the_sign_of_the_clean_ones() -> None:
+def test_maps_under_attack_have_the_sign_of_the_clean_maps() -> None:
     rng = torch.Generator().manual_seed(0)
     clean = torch.randn(6, 4, 4, generator=rng)
     flips = torch.tensor([1.0, -1, -1, 1, -1, 1]).view(-1, 1, 1)
@@ -275,7 +275,7 @@ def test_maps_under_attack_have_the_sign_of_the_clean_ones() -> None:
     assert torch.equal(with_matching_sign(clean.abs(), torch.ones(6, 4, 4)), torch.ones(6, 4, 4))
 
 
-def test_a_map_that_is_nowhere_negative_is_never_turned() -> None:
+def test_a_nonnegative_map_never_changes_sign() -> None:
     clean, attacked = (eigencam(torch.tensor([cells])[..., None]) for cells in ([1.0, 1, 1, 3], [3.0, 1, 1, 1]))
     clean, attacked = clean.view(1, 2, 2), attacked.view(1, 2, 2)
     assert torch.equal(with_matching_sign(clean, attacked), attacked)
@@ -283,7 +283,7 @@ def test_a_map_that_is_nowhere_negative_is_never_turned() -> None:
     assert torch.equal(with_matching_sign(clean, -attacked), attacked)
 
 
-def test_centered_maps_of_a_small_attack_do_not_turn_around(x: Tensor) -> None:
+def test_centered_maps_under_a_small_attack_keep_their_sign(x: Tensor) -> None:
     model = tiny("vit").double()
     settings = Saliency(methods=(EIGEN,), steps=1, center=True)
     images = x.repeat(4, 1, 1, 1) * torch.linspace(0.5, 1, 16).view(-1, 1, 1, 1)
@@ -291,12 +291,12 @@ def test_centered_maps_of_a_small_attack_do_not_turn_around(x: Tensor) -> None:
     assert result["maps"]["eigencam"]["alike"]["mean"] > 0.99
 
 
-def test_numbers_are_those_of_the_maps_and_pictures_show_them(x: Tensor) -> None:
+def test_statistics_and_exhibits_match_the_maps(x: Tensor) -> None:
     model = tiny("vit").double()
     settings = Saliency(methods=(EIGEN,), steps=1, images=2)
     result = studied(model, x, settings)
-    sight = SaliencyMaps.of(model, (EIGEN,), None, False, x)
-    maps, z_BK = sight(x, 0)
+    maps_of = SaliencyMaps.of(model, (EIGEN,), None, False, x)
+    maps, z_BK = maps_of(x, 0)
     known = evenness(maps[EIGEN])
     assert result["maps"]["eigencam"]["spread clean"]["mean"] == pytest.approx(float(known.mean()), rel=1e-5)
     drawn = maps[EIGEN][1].clamp_min(0) / maps[EIGEN][1].max()
@@ -306,11 +306,11 @@ def test_numbers_are_those_of_the_maps_and_pictures_show_them(x: Tensor) -> None
     assert result["n"] == 4
 
 
-def test_no_number_depends_on_the_batch_and_an_interruption_costs_nothing(x: Tensor, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_batches_or_interruptions(x: Tensor, tmp_path: Path) -> None:
     model = tiny("vit").double()
     whole, single = studied(model, x, Saliency(steps=2)), studied(model, x, Saliency(steps=2), batch_size=1)
-    for method, found in whole["maps"].items():
-        for key, value in found.items():
+    for method, result in whole["maps"].items():
+        for key, value in result.items():
             assert single["maps"][method][key]["mean"] == pytest.approx(value["mean"], abs=1e-6)
 
     many = x.repeat(5, 1, 1, 1)
@@ -323,17 +323,17 @@ def test_no_number_depends_on_the_batch_and_an_interruption_costs_nothing(x: Ten
     assert {**resumed, "seconds": 0} == {**straight, "seconds": 0}
 
 
-def test_mistakes(x: Tensor) -> None:
-    for family, method, told in (
+def test_invalid_settings_are_refused(x: Tensor) -> None:
+    for family, method, message in (
         (
             "resnet",
             ATTENTION,
-            r"no attention here: ResNet has no attention that Vitadel knows\. This model has eig",
+            r"no attention here: ResNet has no attention that Vitadel supports\. This model has eig",
         ),
         ("swin", ATTENTION, "SwinTransformer has no class token"),
         ("xcit", ROLLOUT, "its blocks relate channels, not patches. This model has eigencam, attention"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             studied(tiny(family), x, Saliency(methods=(method,)))
     with pytest.raises(UsageError, match=r"unknown layer 'block\.1\.out'. Did you mean 'blocks\.1\.out'"):
         studied(tiny("vit"), x, Saliency(layer="block.1.out"))

@@ -1,4 +1,4 @@
-"""What other models see in perturbations: classifiers whose answers are known, controls, and clear refusals."""
+"""What other models predict from perturbations: classifiers with known predictions, controls, and refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import PerturbationSemantics, classify_perturbations, study
@@ -23,7 +23,7 @@ SMALL: dict[str, Option] = {"depth": 1, "embed_dim": 48}
 
 
 class Stripes(nn.Module):
-    """Class k is told by the brightness of row k: its perturbations darken that row, and lighten all others."""
+    """Class k is given by the brightness of row k: its perturbations darken that row, and lighten all others."""
 
     def __init__(self, strength: float = 1.0) -> None:
         super().__init__()
@@ -33,8 +33,8 @@ class Stripes(nn.Module):
         return 20 * self.strength * x.mean((1, 3))[:, :CLASSES]
 
 
-class Looking(nn.Module):
-    """Names the row that is darkest (or brightest, if turned) of what it sees, and remembers what that was."""
+class DarkestRow(nn.Module):
+    """Predicts the row that is darkest (or brightest, if turned) of its input, and records that input."""
 
     def __init__(self, turned: bool = False) -> None:
         super().__init__()
@@ -65,8 +65,8 @@ def scores(result: dict[str, Any], name: str, shown: str, top: str = "top1") -> 
     return float(result["scores"][name][shown][top]["accuracy"])
 
 
-def test_a_classifier_that_reads_perturbations_is_always_right(x: Tensor, y: Tensor) -> None:
-    reads, turned = Looking(), Looking(turned=True)
+def test_a_classifier_of_perturbations_is_always_correct(x: Tensor, y: Tensor) -> None:
+    reads, turned = DarkestRow(), DarkestRow(turned=True)
     result: dict[str, Any] = classify_perturbations(
         Stripes(), x, y, {"reads": reads, "turned": turned}, Linf(EPS), FULL
     )
@@ -86,18 +86,18 @@ def test_a_classifier_that_reads_perturbations_is_always_right(x: Tensor, y: Ten
 
 
 def test_the_control_shuffles_all_labels_once(x: Tensor, y: Tensor) -> None:
-    result: dict[str, Any] = classify_perturbations(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3)
+    result: dict[str, Any] = classify_perturbations(Stripes(), x, y, {"reads": DarkestRow()}, Linf(EPS), FULL, seed=3)
     again: dict[str, Any] = classify_perturbations(
-        Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=3, batch_size=7
+        Stripes(), x, y, {"reads": DarkestRow()}, Linf(EPS), FULL, seed=3, batch_size=7
     )
-    other: dict[str, Any] = classify_perturbations(Stripes(), x, y, {"reads": Looking()}, Linf(EPS), FULL, seed=4)
+    other: dict[str, Any] = classify_perturbations(Stripes(), x, y, {"reads": DarkestRow()}, Linf(EPS), FULL, seed=4)
     assert again["scores"] == result["scores"]
-    found = [scores(one, "reads", "shuffled") for one in (result, other)]
-    assert found[0] != found[1] or result["scores"]["reads"]["shuffled"] != other["scores"]["reads"]["shuffled"]
+    actual = [scores(one, "reads", "shuffled") for one in (result, other)]
+    assert actual[0] != actual[1] or result["scores"]["reads"]["shuffled"] != other["scores"]["reads"]["shuffled"]
 
 
-def test_classifiers_see_eight_bits_stretched(x: Tensor, y: Tensor) -> None:
-    reads = Looking()
+def test_classifiers_get_stretched_eight_bit_images(x: Tensor, y: Tensor) -> None:
+    reads = DarkestRow()
     classify_perturbations(Stripes(), x[:5], y[:5], {"reads": reads}, Linf(EPS), FULL)
     clean, seen = reads.seen
     torch.testing.assert_close(clean, x[:5])
@@ -106,7 +106,7 @@ def test_classifiers_see_eight_bits_stretched(x: Tensor, y: Tensor) -> None:
     for image in range(5):
         rows = seen[image].mean((0, 2))
         assert rows.tolist() == pytest.approx([0.0 if row == int(y[image]) else 1.0 for row in range(CLASSES)])
-    gray = Looking()
+    gray = DarkestRow()
     classify_perturbations(
         Stripes(),
         x[:5],
@@ -124,19 +124,19 @@ def test_ranks_count_ties_against_the_label() -> None:
     assert rank_of(z, torch.tensor([0, 2, 2])).tolist() == [0, 2, 2]
 
 
-def test_answers_under_pictures_are_those_of_the_first_classifier(x: Tensor, y: Tensor) -> None:
+def test_predictions_under_images_are_of_the_first_classifier(x: Tensor, y: Tensor) -> None:
     result: dict[str, Any] = classify_perturbations(
-        Stripes(), x, y, {"reads": Looking(), "t": Looking(True)}, Linf(EPS), FULL
+        Stripes(), x, y, {"reads": DarkestRow(), "t": DarkestRow(True)}, Linf(EPS), FULL
     )
     pictures = next(one for one in result["exhibits"] if one["kind"] == "pictures")
     assert [row[1]["note"] for row in pictures["cells"]] == [f"predicted {label}, right" for label in range(3)]
     bars = result["exhibits"][0]
     assert bars["groups"] == ["reads", "t"]
-    assert bars["title"] == "Perturbations classified, top-1"  # five of eight would say little
+    assert bars["title"] == "Perturbations classified, top-1"  # five of eight would mean little
     assert "reads finds the image's class in 100.0%" in result["summary"]
 
 
-def test_an_interruption_costs_nothing_and_other_weights_are_asked_anew(x: Tensor, y: Tensor, tmp_path: Path) -> None:
+def test_studies_resume_and_other_weights_are_evaluated_again(x: Tensor, y: Tensor, tmp_path: Path) -> None:
     first, second = tmp_path / "first.safetensors", tmp_path / "second.safetensors"
     for path, seed in ((first, 1), (second, 2)):
         name = "timm:vit_tiny_patch16_224"
@@ -158,7 +158,7 @@ def test_an_interruption_costs_nothing_and_other_weights_are_asked_anew(x: Tenso
     assert len(list((folder / "tables").iterdir())) == 2
 
 
-def test_few_classes_have_no_five_first(x: Tensor) -> None:
+def test_few_classes_have_no_top_five(x: Tensor) -> None:
     class Two(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.mean((1, 3))[:, :2]
@@ -170,7 +170,7 @@ def test_few_classes_have_no_five_first(x: Tensor) -> None:
     np.testing.assert_allclose(result["chance"]["top1"], 0.5)
 
 
-def test_models_are_left_as_they_were(x: Tensor, y: Tensor) -> None:
+def test_models_are_left_unchanged(x: Tensor, y: Tensor) -> None:
     model = load("timm:test_resnet", num_classes=CLASSES, image_size=32).train()
     other = load("timm:test_resnet", num_classes=CLASSES, image_size=32, seed=1).train()
     before = {key: value.clone() for key, value in other.state_dict().items()}
@@ -194,7 +194,7 @@ def test_a_network_of_another_size_sees_resized_images_without_overshoot(y: Tens
     assert all(one.shape[2:] == (16, 16) and one.min() >= 0 and one.max() <= 1 for one in seen)
 
 
-def test_mistakes(x: Tensor, y: Tensor, tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(x: Tensor, y: Tensor, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no model was named .* Write perturbation-semantics:classifiers=MODEL"):
         study(Stripes(), x, y, PerturbationSemantics())
     with pytest.raises(UsageError, match=r"no model was given .* \{'resnet': model\}"):
@@ -208,9 +208,9 @@ def test_mistakes(x: Tensor, y: Tensor, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no model: no such file or folder"):
         PerturbationSemantics(classifiers=("nowhere",)).refuse(model)
 
-    class Few(nn.Module):
+    class ThreeClasses(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x.mean((1, 3))[:, :3]
 
-    with pytest.raises(UsageError, match="few knows 3 classes, the data has a label 7"):
-        classify_perturbations(Stripes(), x, y, {"few": Few()}, Linf(EPS), FULL)
+    with pytest.raises(UsageError, match="few has 3 classes, the data has a label 7"):
+        classify_perturbations(Stripes(), x, y, {"few": ThreeClasses()}, Linf(EPS), FULL)

@@ -41,13 +41,13 @@ from vitadel.runs.schema import FORMER_STUDY_NAMES, StudyRecord
         ("convergence:steps=0+10,restarts=2,step_size=none", Convergence(steps=(0, 10), restarts=2)),
     ],
 )
-def test_settings_as_they_are_written(text: str, study: Study) -> None:
+def test_settings_are_parsed_as_written(text: str, study: Study) -> None:
     assert as_study(text) == study
     assert STUDIES[text.partition(":")[0]]().about
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("perturbations:sign=minus", "unknown perturbations:sign 'minus'.*Known: adversarial-clean, clean-adversarial"),
         ("feature-visualization:starts=text+cod", "unknown feature-visualization:starts 'cod'. Did you mean 'code'"),
@@ -55,8 +55,8 @@ def test_settings_as_they_are_written(text: str, study: Study) -> None:
         ("convergence:steps=0", "not 0 alone"),
     ],
 )
-def test_settings_that_are_not_known(text: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_unknown_settings_are_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         as_study(text)
 
 
@@ -81,17 +81,17 @@ def test_one_image_is_enough(text: str) -> None:
         "saliency",
     ],
 )
-def test_progress_ends_with_all_that_was_to_be_done(text: str) -> None:
+def test_progress_ends_at_its_total(text: str) -> None:
     model = load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 2})
     x, y = torch.rand(19, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(19) % 5
-    told: dict[str, list[tuple[int, int]]] = {}
+    reports: dict[str, list[tuple[int, int]]] = {}
 
     def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        told.setdefault(what, []).append((done, total))
+        reports.setdefault(what, []).append((done, total))
 
     run(model, x, y, as_study(text), batch_size=4, progress=notify)
-    assert told
-    for steps in told.values():
+    assert reports
+    for steps in reports.values():
         assert len({total for _, total in steps}) == 1
         assert steps == sorted(steps)
         assert steps[-1][0] == steps[-1][1] > 0

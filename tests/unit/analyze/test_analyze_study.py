@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from subjects import studied_in  # type: ignore[import-not-found]
+from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import STUDIES, Study, map_chunks, run_study, study, tensor_context
@@ -54,7 +54,7 @@ Y = torch.zeros(N, dtype=torch.int64)
 MEAN = sum(k / (k + 1) for k in range(1, N + 1)) / N
 
 
-def test_a_study_measures_and_sums_up(confidence: Any, x: Tensor) -> None:
+def test_a_study_measures_and_summarizes(confidence: Any, x: Tensor) -> None:
     result = study(Brightness(), x, Y, confidence(), batch_size=3)
     assert result["mean"] == pytest.approx(MEAN)
     assert result["settings"] == {"is": "Confidence", "top": 1}
@@ -65,7 +65,7 @@ def test_a_study_measures_and_sums_up(confidence: Any, x: Tensor) -> None:
         confidence(top=0)
 
 
-def test_an_interrupted_study_resumes_per_image(confidence: Any, x: Tensor, tmp_path: Path) -> None:
+def test_an_interrupted_study_resumes_at_the_next_image(confidence: Any, x: Tensor, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         studied_in(tmp_path, Brightness(), x, Y, confidence(), stop_after=0.5, batch_size=3)
     assert ResultFolder(tmp_path).read("confidence")["index"] == list(range(6))
@@ -79,7 +79,7 @@ def test_an_interrupted_study_resumes_per_image(confidence: Any, x: Tensor, tmp_
 
 
 class Alone(Ranks):
-    """One of several ranks, which waits for nobody: the others have been here, or will come."""
+    """One of several ranks that does not wait for the others."""
 
     def barrier(self) -> None:
         pass
@@ -104,7 +104,7 @@ def test_ranks_share_the_images(confidence: Any, x: Tensor, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("ranks", "stop"), [([Ranks()], 2), ([Alone(0, 2), Alone(1, 2)], 9)])
-def test_chunks_are_summed_up_once(x: Tensor, tmp_path: Path, ranks: list[Ranks], stop: int) -> None:
+def test_chunks_are_summed_once(x: Tensor, tmp_path: Path, ranks: list[Ranks], stop: int) -> None:
     ctx = replace(tensor_context(Brightness(), x, Y), store=ResultFolder(tmp_path))
     chunks: list[list[int]] = []
 
@@ -124,7 +124,7 @@ def test_chunks_are_summed_up_once(x: Tensor, tmp_path: Path, ranks: list[Ranks]
     assert ctx.table("sums")["sum"] == [6, 22, 17]
 
 
-def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
+def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
     empty = Split("test", (), Y[:0], InMemory(torch.zeros(0, 3, 4, 4, dtype=torch.uint8)))
     data = DataSet("none", ("a", "b"), Squash(4), None, None, empty)
     with pytest.raises(UsageError, match="there are no images to study"):
@@ -135,7 +135,7 @@ def test_what_cannot_be_studied_is_refused(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_has_a_title_and_says_what_it_is(name: str) -> None:
+def test_every_study_has_a_title_and_a_description(name: str) -> None:
     made: Study = STUDIES[name]()
     assert made.title
     assert made.about

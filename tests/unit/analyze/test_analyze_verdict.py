@@ -1,4 +1,4 @@
-"""Every branch of the verdict, on made-up evidence."""
+"""Every branch of the verdict, on constructed evidence."""
 
 import pytest
 
@@ -22,15 +22,15 @@ def weighed(*loud: Evidence, correct: int = 120, n: int = 130, num_classes: int 
     )
 
 
-def test_no_test_is_evidence() -> None:
-    found = weighed()
-    assert found.answer == NOT_MASKED
-    assert {one.points for one in found.evidence if one.is_decisive} == {NOT_MASKED}
-    assert {one.points for one in found.evidence if not one.is_decisive} == {NOTHING}
+def test_unsuspicious_tests_mean_not_masked() -> None:
+    result = weighed()
+    assert result.answer == NOT_MASKED
+    assert {one.points for one in result.evidence if one.is_decisive} == {NOT_MASKED}
+    assert {one.points for one in result.evidence if not one.is_decisive} == {NOTHING}
 
 
 @pytest.mark.parametrize(
-    "loud",
+    "decisive",
     [
         verdict.square(3, 80, 5000),
         verdict.scaling(10, 1, 4, 80),
@@ -39,15 +39,15 @@ def test_no_test_is_evidence() -> None:
     ],
     ids=lambda one: one.code,
 )
-def test_any_decisive_test_alone_is_enough(loud: Evidence) -> None:
-    found = weighed(loud)
-    assert (loud.points, found.answer) == (MASKED, MASKED)
-    assert found.because.endswith(loud.code)
-    assert weighed(loud, correct=40, n=45).answer == MASKED  # a loud test needs no hundred images
+def test_any_decisive_test_suffices(decisive: Evidence) -> None:
+    result = weighed(decisive)
+    assert (decisive.points, result.answer) == (MASKED, MASKED)
+    assert result.because.endswith(decisive.code)
+    assert weighed(decisive, correct=40, n=45).answer == MASKED  # a decisive test needs no hundred images
 
 
 @pytest.mark.parametrize(
-    "quiet",
+    "inconclusive",
     [
         verdict.square(2, 80, 5000),  # fewer than three
         verdict.square(3, 1500, 5000),  # no more than 0.2%
@@ -60,43 +60,43 @@ def test_any_decisive_test_alone_is_enough(loud: Evidence) -> None:
     ],
     ids=lambda one: one.sentence[:30],
 )
-def test_chance_is_not_enough(quiet: Evidence) -> None:
-    assert quiet.points == NOT_MASKED
-    assert weighed(quiet).answer == NOT_MASKED
+def test_differences_at_chance_level_do_not_suffice(inconclusive: Evidence) -> None:
+    assert inconclusive.points == NOT_MASKED
+    assert weighed(inconclusive).answer == NOT_MASKED
 
 
-def test_the_level_is_shared_out_among_comparisons() -> None:
+def test_the_level_is_divided_among_comparisons() -> None:
     # 7 to 0 has p = 0.0078: enough for one comparison and not for two
     assert verdict.iterations({10: 7}, {10: 0}, 50).points == MASKED
     assert verdict.iterations({10: 7, 20: 0}, {10: 0, 20: 0}, 50).points == NOT_MASKED
 
 
-def test_too_few_images_are_correct() -> None:
+def test_too_few_correct_images_give_no_verdict() -> None:
     assert weighed(correct=100).answer == NOT_MASKED
-    found = weighed(correct=99)
-    assert found.answer == CANNOT_TELL
-    assert "only 99 images are classified correctly, and 100 are needed" in found.because
+    result = weighed(correct=99)
+    assert result.answer == CANNOT_TELL
+    assert "only 99 images are classified correctly, and 100 are needed" in result.because
 
 
-def test_at_chance_nothing_counts() -> None:
+def test_accuracy_at_chance_gives_no_verdict() -> None:
     constant = verdict.large_eps(13, 13, 13, "linf:100/255")  # a constant prediction is robust everywhere
-    found = weighed(constant, correct=13, n=130)
-    assert found.answer == CANNOT_TELL
-    assert "chance" in found.because
+    result = weighed(constant, correct=13, n=130)
+    assert result.answer == CANNOT_TELL
+    assert "chance" in result.because
 
 
 @pytest.mark.parametrize("code", verdict.DECISIVE)
-def test_a_test_that_was_not_run(code: str) -> None:
-    found = weighed(without=code)
-    assert found.answer == CANNOT_TELL
-    assert f"{code} is missing" in found.because
+def test_a_missing_test_is_reported(code: str) -> None:
+    result = weighed(without=code)
+    assert result.answer == CANNOT_TELL
+    assert f"{code} is missing" in result.because
 
 
-def test_zero_gradients_without_a_better_attack() -> None:
+def test_zero_gradients_alone_are_not_decisive() -> None:
     some = verdict.zero_gradients({"cross-entropy, images": 0, "margin, random points": 2}, 130)
     assert some.points == MASKED
-    found = weighed(some)
-    assert (found.answer, found.because) == (
+    result = weighed(some)
+    assert (result.answer, result.because) == (
         CANNOT_TELL,
         "gradients are exactly zero, yet no attack does better without them",
     )
@@ -104,7 +104,7 @@ def test_zero_gradients_without_a_better_attack() -> None:
     assert verdict.zero_gradients({"margin, images": 1}, 130).points == NOTHING  # below one percent
 
 
-def test_gaps_alone_prove_nothing() -> None:
+def test_gaps_alone_are_not_decisive() -> None:
     saturated = verdict.gaps(4000, 5000, "blocks.1.attn", 1.0)
     assert saturated.points == MASKED
     assert weighed(saturated).answer == NOT_MASKED

@@ -56,7 +56,7 @@ def x() -> Tensor:
 
 @pytest.fixture(scope="module")
 def label_B(model: Model, x: Tensor) -> Tensor:
-    """What the model says, so that every image is right before the attack."""
+    """The model's predictions, so that every image is correct before the attack."""
     return model(x).argmax(1)
 
 
@@ -95,14 +95,14 @@ def test_factors_of_one_change_nothing(model: Model, x: Tensor, label_B: Tensor,
         rescale_attack(inner, Factors((1.0, 1.0))),
     )
     if isinstance(inner, IterativeAttack) and isinstance(same, RescaledIterativeAttack):
-        found = [Engine().search(attack, Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
+        result = [Engine().search(attack, Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
     else:
-        found = [attack.search(Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
-    assert torch.equal(*found)
+        result = [attack.search(Oracle(model), x, goal, EPS, rng) for attack in (inner, same)]
+    assert torch.equal(*result)
 
 
-def test_a_walk_and_its_scaled_self_cost_what_they_should(model: Model, x: Tensor, label_B: Tensor) -> None:
-    """Every point is asked about twice: the rescaled model with its gradient, the model itself without."""
+def test_costs_of_an_attack_and_its_scaled_version(model: Model, x: Tensor, label_B: Tensor) -> None:
+    """Every point is queried twice: the rescaled model with its gradient, the unscaled model without."""
     goal, nearly_nothing = Untargeted(label_B), Linf(1e-6)
     result = rescale_attack(PGD(steps=5), Factors((0.5, 0.5)))(model, x, goal, nearly_nothing, seed=0)
     assert not result.success.any()
@@ -110,17 +110,17 @@ def test_a_walk_and_its_scaled_self_cost_what_they_should(model: Model, x: Tenso
     assert result.forwards == len(x) * (2 * 6 + 1)  # and once for the judgment
 
 
-def test_gradients_are_those_of_the_rescaled_model(model: Model, x: Tensor, label_B: Tensor) -> None:
+def test_gradients_are_of_the_rescaled_model(model: Model, x: Tensor, label_B: Tensor) -> None:
     factors = Factors((0.2, 3.0))
-    found = rescale_attack(FGSM(), factors)(model, x, Untargeted(label_B), EPS, seed=0)
+    result = rescale_attack(FGSM(), factors)(model, x, Untargeted(label_B), EPS, seed=0)
     by_hand = FGSM()(RescaledModel(model, factors.attentions), x, Untargeted(label_B), EPS, seed=0)
-    assert torch.equal(found.x_adv, by_hand.x_adv)
-    assert torch.equal(found.success, model(by_hand.x_adv).argmax(1) != label_B)
-    assert not torch.equal(found.x_adv, FGSM()(model, x, Untargeted(label_B), EPS, seed=0).x_adv)
+    assert torch.equal(result.x_adv, by_hand.x_adv)
+    assert torch.equal(result.success, model(by_hand.x_adv).argmax(1) != label_B)
+    assert not torch.equal(result.x_adv, FGSM()(model, x, Untargeted(label_B), EPS, seed=0).x_adv)
 
 
-def test_a_walk_is_shown_to_the_model_itself_at_every_step(model: Model, x: Tensor, label_B: Tensor) -> None:
-    """The first of its points that fools the model counts, whatever the rescaled model thinks of it."""
+def test_every_iterate_is_judged_by_the_unscaled_model(model: Model, x: Tensor, label_B: Tensor) -> None:
+    """The first of its points that fools the model counts, whatever the rescaled model predicts."""
     factors, goal, threat = Factors((0.05, 0.05)), Untargeted(label_B), Linf(12 / 255)
     rng, inner = RandomStreams.of(0, torch.arange(len(x))), PGD(steps=12)
     seen: list[Tensor] = []
@@ -131,7 +131,7 @@ def test_a_walk_is_shown_to_the_model_itself_at_every_step(model: Model, x: Tens
 
     endless = Linf(threat.eps)
     with torch.no_grad():
-        for row in range(8):  # alone and to its end, on a rescaled model that never gives in
+        for row in range(8):  # alone and to its end, on a rescaled model that is never fooled
             seen.clear()
             one = rng.at(torch.tensor([row]))
             items = StepContext(
@@ -145,7 +145,7 @@ def test_a_walk_is_shown_to_the_model_itself_at_every_step(model: Model, x: Tens
             for step in range(inner.num_steps(threat)):
                 _, state = inner.step(Oracle(watched), replace(items, step_B=torch.tensor([step])), state)
             fools = [bool(goal.at(torch.tensor([row])).success(model(point))) for point in seen]
-            found = Engine().search(
+            result = Engine().search(
                 RescaledIterativeAttack(inner, factors),
                 Oracle(model),
                 x[row : row + 1],
@@ -154,12 +154,12 @@ def test_a_walk_is_shown_to_the_model_itself_at_every_step(model: Model, x: Tens
                 one,
             )
             if any(fools):
-                torch.testing.assert_close(found, threat.project(seen[fools.index(True)], x[row : row + 1]))
+                torch.testing.assert_close(result, threat.project(seen[fools.index(True)], x[row : row + 1]))
             else:
-                assert not goal.at(torch.tensor([row])).success(model(found))
+                assert not goal.at(torch.tensor([row])).success(model(result))
 
 
-def test_no_verdict_depends_on_the_batch(model: Model, x: Tensor, label_B: Tensor) -> None:
+def test_verdicts_do_not_depend_on_the_batch(model: Model, x: Tensor, label_B: Tensor) -> None:
     attack, index_B = AAS(PGD(steps=6), factors=Factors((0.3, 0.1))), torch.arange(len(x))
     whole = attack(model, x, Untargeted(label_B), EPS, seed=3, index_B=index_B)
     for size in (1, 5, 24):
@@ -167,14 +167,14 @@ def test_no_verdict_depends_on_the_batch(model: Model, x: Tensor, label_B: Tenso
         assert torch.equal(torch.cat([part.success for part in parts]), whole.success)
 
 
-def test_leaves_no_trace(model: Model, x: Tensor, label_B: Tensor) -> None:
+def test_the_model_is_left_unchanged(model: Model, x: Tensor, label_B: Tensor) -> None:
     before = model(x)
     AAS(PGD(steps=2), Scaling(batches=1, batch_size=8, trial_images=8))(model, x, Untargeted(label_B), EPS, seed=0)
     assert torch.equal(model(x), before)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_a_whole_autoattack_is_scaled_attack_by_attack(model: Model, x: Tensor, label_B: Tensor) -> None:
+def test_autoattack_is_scaled_stage_by_stage(model: Model, x: Tensor, label_B: Tensor) -> None:
     small, goal = AAS(AutoAttack(), factors=Factors((0.3, 0.1))), Untargeted(label_B[:2])
     result = small(model, x[:2], goal, Linf(48 / 255), seed=0)
     plain = AutoAttack()(model, x[:2], goal, Linf(48 / 255), seed=0)
@@ -183,25 +183,25 @@ def test_a_whole_autoattack_is_scaled_attack_by_attack(model: Model, x: Tensor, 
         rescale_attack(AutoAttack(), Factors((1.0, 1.0)))
 
 
-def test_other_norms(model: Model, x: Tensor, label_B: Tensor) -> None:
+def test_other_norms_are_supported(model: Model, x: Tensor, label_B: Tensor) -> None:
     result = AAS(APGD(steps=6), factors=Factors((0.3, 0.1)))(model, x, Untargeted(label_B), L2(0.5), seed=0)
     assert float(result.distance.max()) <= 0.5 * (1 + 1e-5)
 
 
-def test_a_goal_without_labels_needs_factors_given(model: Model, x: Tensor, label_B: Tensor) -> None:
+def test_a_goal_without_labels_needs_given_factors(model: Model, x: Tensor, label_B: Tensor) -> None:
     towards = Targeted((label_B + 1) % 5)
-    with pytest.raises(UsageError, match="AAS wants an Untargeted goal here, got Targeted"):
+    with pytest.raises(UsageError, match="AAS needs an Untargeted goal here, got Targeted"):
         AAS(PGD(steps=2))(model, x, towards, EPS, seed=0)
     AAS(PGD(steps=2), factors=Factors((0.5, 0.5)))(model, x, towards, EPS, seed=0)
 
 
-def test_prepared_finds_factors_once(model: Model, x: Tensor, label_B: Tensor) -> None:
-    ready, found = AAS(PGD(steps=3), Scaling(batches=2, batch_size=8, trial_images=8)).prepared(model, x, label_B, EPS)
-    assert ready.factors == found.best
-    assert len(found.best.attentions) == 2
+def test_prepared_searches_factors_once(model: Model, x: Tensor, label_B: Tensor) -> None:
+    ready, result = AAS(PGD(steps=3), Scaling(batches=2, batch_size=8, trial_images=8)).prepared(model, x, label_B, EPS)
+    assert ready.factors == result.best
+    assert len(result.best.attentions) == 2
 
 
-def test_the_engine_moves_scaled_walks_like_any_other(model: Model, x: Tensor, label_B: Tensor) -> None:
+def test_the_engine_runs_scaled_attacks_like_others(model: Model, x: Tensor, label_B: Tensor) -> None:
     attack, rng = (
         RescaledIterativeAttack(APGD(steps=6, targets=2), Factors((0.3, 0.1))),
         RandomStreams.of(0, torch.arange(len(x))),
@@ -212,7 +212,7 @@ def test_the_engine_moves_scaled_walks_like_any_other(model: Model, x: Tensor, l
 
 
 @pytest.mark.slow
-def test_planted_masking_is_found(tmp_path: Path) -> None:
+def test_planted_masking_is_detected(tmp_path: Path) -> None:
     """Gradients are exactly zero: PGD-100 finds nothing, Square plenty, and AAS at least 80% of what Square finds."""
     pointer = train_recipe(RECIPES["digits-pointer"](), tmp_path / "run")
     test = data.load("digits", preprocess=data.Squash(8)).split("test")

@@ -43,7 +43,7 @@ def net(classes: int) -> tuple[Oracle, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("threat", [Linf(8 / 255), L2(0.5)])
-def test_standard_stages_are_the_published_ones(threat: Threat) -> None:
+def test_standard_stages_are_as_published(threat: Threat) -> None:
     assert AutoAttack().stages(threat) == (
         Stage("apgd-ce", APGD(steps=100, restarts=1), cross_entropy),
         Stage("apgd-t", APGD(steps=100, restarts=1, targets=9), margin),
@@ -62,7 +62,7 @@ def test_standard_stages_in_l1() -> None:
 
 
 @pytest.mark.parametrize("threat", [Linf(8 / 255), L2(0.5), L1(12)])
-def test_the_stages_of_the_other_versions(threat: Threat) -> None:
+def test_stages_of_the_other_versions(threat: Threat) -> None:
     sparse = isinstance(threat, L1)
     assert AutoAttack("plus").stages(threat) == (
         Stage("apgd-ce", APGD(steps=100, restarts=5, use_larger_eps=sparse), cross_entropy),
@@ -78,8 +78,8 @@ def test_the_stages_of_the_other_versions(threat: Threat) -> None:
     )
 
 
-def test_what_an_image_that_stands_costs() -> None:
-    """101 questions for each run of APGD and FAB, and a start and 5000 for Square."""
+def test_costs_of_a_robust_image() -> None:
+    """101 queries for each run of APGD and FAB, and a start and 5000 for Square."""
     threat, costs = Linf(8 / 255), {}
     for stage in AutoAttack().stages(threat):
         assert isinstance(stage.attack, (APGD, FAB, Square))
@@ -88,42 +88,42 @@ def test_what_an_image_that_stands_costs() -> None:
 
 
 @pytest.mark.parametrize("norm", [Linf(0.1), L2(0.7), L1(2.5)])
-def test_the_cascade_is_its_stages_by_hand(norm: Threat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cascade_equals_its_stages_in_sequence(norm: Threat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(VERSIONS, "brief", briefly)
     oracle, x0, label_B = net(6)
     x0, label_B = x0[:6], label_B[:6]
     rng = RandomStreams.of(3, torch.arange(6))
-    found = AutoAttack("brief").search(oracle, x0, Untargeted(label_B), norm, rng)
-    standing, fell_in = list(range(6)), {}
+    result = AutoAttack("brief").search(oracle, x0, Untargeted(label_B), norm, rng)
+    robust, broken_in = list(range(6)), {}
     for number, stage in enumerate(briefly(norm)):
-        for image in list(standing):
+        for image in list(robust):
             row = torch.tensor([image])
             goal = Untargeted(label_B[row], stage.loss)
             x = norm.project(stage.attack.search(oracle, x0[row], goal, norm, rng.at(row).fold(number)), x0[row])
             last = number + 1 == len(briefly(norm))
-            fell = oracle(x).argmax(1).item() != label_B[image].item()
-            if fell or last:
-                torch.testing.assert_close(found[image], x[0], rtol=0, atol=1e-9)
-            if fell:
-                standing.remove(image)
-                fell_in[image] = stage.name
-    # else only the first stage would have been looked at
-    assert 0 < len(standing) < 6
-    assert fell_in
+            broken = oracle(x).argmax(1).item() != label_B[image].item()
+            if broken or last:
+                torch.testing.assert_close(result[image], x[0], rtol=0, atol=1e-9)
+            if broken:
+                robust.remove(image)
+                broken_in[image] = stage.name
+    # else only the first stage would have been tested
+    assert 0 < len(robust) < 6
+    assert broken_in
     judged = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), norm, seed=3)
-    torch.testing.assert_close(judged.x_adv, found, rtol=0, atol=1e-9)
-    assert judged.success.tolist() == [image not in standing for image in range(6)]
+    torch.testing.assert_close(judged.x_adv, result, rtol=0, atol=1e-9)
+    assert judged.success.tolist() == [image not in robust for image in range(6)]
     assert judged.distance.max().item() <= norm.eps * (1 + 1e-9)
 
 
-def test_an_image_that_fell_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything falls to the first attack, so a second one that would spoil it is never asked."""
+def test_a_broken_image_is_not_attacked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attack breaks every image, so a second one that would raise is never run."""
 
-    class Spoiler(Attack):
+    class NeverRun(Attack):
         def search(self, model: Oracle, x0: Tensor, goal: object, threat: Threat, rng: RandomStreams) -> Tensor:
-            raise AssertionError("nothing stands")
+            raise AssertionError("no image is robust")
 
-    stages = (Stage("apgd-ce", APGD(steps=5), cross_entropy), Stage("spoiler", Spoiler(), margin))
+    stages = (Stage("apgd-ce", APGD(steps=5), cross_entropy), Stage("spoiler", NeverRun(), margin))
     monkeypatch.setitem(VERSIONS, "spoilt", lambda threat: stages)
     oracle, x0, label_B = net(6)
     result = AutoAttack("spoilt")(lambda x: oracle(x), x0, Untargeted(label_B), Linf(0.9), seed=0)
@@ -137,7 +137,7 @@ def test_models_with_few_classes_can_be_attacked(classes: int, threat: Threat, m
     oracle, x0, label_B = net(classes)
     result = AutoAttack("brief")(lambda x: oracle(x), x0, Untargeted(label_B), threat, seed=0)
     assert torch.equal(result.success, oracle(result.x_adv).argmax(1) != label_B)
-    # some image has to survive the first stages for the later ones to run
+    # some image has to be robust to the first stages for the later ones to run
     assert not bool(result.success.all())
     flags = {
         stage.name: [flag.evidence for flag in stage.attack.find_flags(Untargeted(label_B, stage.loss), classes)]  # type: ignore[attr-defined]

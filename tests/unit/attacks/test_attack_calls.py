@@ -30,7 +30,7 @@ def same(one: AttackResult, other: AttackResult) -> bool:
     return torch.equal(one.x_adv, other.x_adv) and torch.equal(one.success, other.success)
 
 
-def test_labels_and_text_stand_for_a_goal_and_a_threat(net: nn.Module, x: Tensor) -> None:
+def test_labels_and_text_are_read_as_goal_and_threat(net: nn.Module, x: Tensor) -> None:
     y = torch.tensor([0, 1, 2, 3, 0])
     whole = PGD(steps=5)(net, x, Untargeted(y), Linf(8 / 255), seed=0)
     assert same(PGD(steps=5)(net, x, y, "linf:8/255"), whole)
@@ -39,13 +39,13 @@ def test_labels_and_text_stand_for_a_goal_and_a_threat(net: nn.Module, x: Tensor
     assert not same(PGD(steps=5)(net, x, y, "linf:8/255", seed=1), whole)
 
 
-def test_labels_are_attacked_with_the_loss_of_the_attack(net: nn.Module, x: Tensor) -> None:
+def test_labels_use_the_loss_of_the_attack(net: nn.Module, x: Tensor) -> None:
     y = net(x).argmax(1)
     by_margin = Square(queries=20)(net, x, Untargeted(y, margin), "linf:8/255")
     assert same(Square(queries=20)(net, x, y, "linf:8/255"), by_margin)
 
 
-def test_attacks_are_reached_from_the_package(net: nn.Module, x: Tensor) -> None:
+def test_attacks_are_attributes_of_the_package(net: nn.Module, x: Tensor) -> None:
     result = vd.attacks.FGSM()(net, x, net(x).argmax(1), "linf:8/255")
     assert result.x_adv.shape == x.shape
     assert repr(result).startswith(
@@ -78,7 +78,7 @@ def test_attacks_are_reached_from_the_package(net: nn.Module, x: Tensor) -> None
         (FAB, False, {"stepz": 3}, "FAB has no setting 'stepz'. Its settings are steps, restarts, targets."),
     ],
 )
-def test_calls_of_other_libraries_are_answered_with_the_line_to_write(
+def test_calls_of_other_libraries_name_the_line_to_write(
     kind: Any, with_model: bool, settings: dict[str, object], message: str, net: nn.Module
 ) -> None:
     with pytest.raises(UsageError) as raised:
@@ -86,6 +86,6 @@ def test_calls_of_other_libraries_are_answered_with_the_line_to_write(
     assert str(raised.value) == message
 
 
-def test_what_is_neither_labels_nor_goal_is_refused(net: nn.Module, x: Tensor) -> None:
+def test_other_types_than_labels_and_goals_are_refused(net: nn.Module, x: Tensor) -> None:
     with pytest.raises(UsageError, match=r"takes labels \[B\] or a goal such as Untargeted\(labels\), got float"):
         PGD()(net, x, 0.5, "linf:8/255")  # type: ignore[arg-type]

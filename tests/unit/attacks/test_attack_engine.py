@@ -1,4 +1,4 @@
-"""The engine: what it finds for an image depends on that image alone, and on nothing about the batch.
+"""The engine: results of an image depend on that image alone, not on the batch.
 
 Shape letters: B items, K classes.
 """
@@ -37,7 +37,7 @@ SEARCHES: dict[str, tuple[IterativeAttack, Threat]] = {
     "gama": (GAMA(steps=8, restarts=2), Linf(0.007)),
 }
 
-every_walk = pytest.mark.parametrize("name", SEARCHES)
+every_search = pytest.mark.parametrize("name", SEARCHES)
 
 
 def net(seed: int = 0) -> Model:
@@ -81,9 +81,9 @@ def run_engine(
     """Every image's result, by the image's number."""
     oracle, judging = Oracle(model or net()), None if judge is None else Oracle(judge)
     stream = (engine or Engine()).run(attack, oracle, pool_of(numbers, attack), threat, judging)
-    found = [result for results in stream for result in results]
-    assert sorted(result.index for result in found) == list(range(len(numbers)))
-    return {numbers[result.index]: result for result in found}
+    actual = [result for results in stream for result in results]
+    assert sorted(result.index for result in actual) == list(range(len(numbers)))
+    return {numbers[result.index]: result for result in actual}
 
 
 def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> None:
@@ -98,8 +98,8 @@ def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> N
 # -------------------------------------------------------------- invariances
 
 
-@every_walk
-def test_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
+@every_search
+def test_results_do_not_depend_on_the_batch_size(name: str) -> None:
     attack, threat = SEARCHES[name]
     whole = run_engine(attack, threat, Engine(batch_size=64))
     assert any(result.success for result in whole.values())
@@ -107,8 +107,8 @@ def test_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
         assert_same(run_engine(attack, threat, Engine(batch_size=rows)), whole)
 
 
-@every_walk
-def test_findings_do_not_depend_on_the_order_or_the_company(name: str) -> None:
+@every_search
+def test_results_do_not_depend_on_order_or_batch(name: str) -> None:
     attack, threat = SEARCHES[name]
     whole = run_engine(attack, threat, Engine(batch_size=4))
     assert_same(run_engine(attack, threat, Engine(batch_size=4), [4, 0, 8, 2, 6, 1, 7, 3, 5]), whole)
@@ -116,10 +116,10 @@ def test_findings_do_not_depend_on_the_order_or_the_company(name: str) -> None:
         assert_same(run_engine(attack, threat, Engine(batch_size=4), [number]), {number: whole[number]})
 
 
-def test_some_images_fall_and_some_stand() -> None:
-    """Else the invariances above would say little."""
+def test_some_images_are_broken_and_some_robust() -> None:
+    """Otherwise the invariances above would mean little."""
     verdicts = {name: [result.success for result in run_engine(*SEARCHES[name]).values()] for name in SEARCHES}
-    assert sum(any(fell) and not all(fell) for fell in verdicts.values()) >= len(SEARCHES) - 2
+    assert sum(any(broken) and not all(broken) for broken in verdicts.values()) >= len(SEARCHES) - 2
     costs = {
         name: {result.forwards for result in run_engine(*SEARCHES[name]).values()}
         for name in ("apgd-t", "fab-t", "square", "pgd")
@@ -129,8 +129,8 @@ def test_some_images_fall_and_some_stand() -> None:
 
 @pytest.mark.parametrize("name", ["apgd", "apgd-l2", "apgd-wide", "apgd-t", "fab-t", "square", "square-l2", "pgd-t"])
 @pytest.mark.parametrize("interval", [3, 4, 7])
-def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: int) -> None:
-    """An image that falls goes on until the next question; the cost is that of the intervals begun."""
+def test_rare_judgments_cost_steps_but_change_no_verdict(name: str, interval: int) -> None:
+    """A broken image is searched until the next judgment; the cost is that of the intervals begun."""
     attack, threat = SEARCHES[name]
     often, limit = run_engine(attack, threat), attack.num_steps(threat)
     every = even_interval(limit, interval)
@@ -146,16 +146,16 @@ def test_rare_questions_cost_steps_but_change_no_verdict(name: str, interval: in
             assert net()(rarely[number].x_adv[None]).argmax(1) != label
 
 
-@every_walk
-def test_rarely_asked_findings_do_not_depend_on_the_number_of_rows(name: str) -> None:
+@every_search
+def test_rarely_judged_results_do_not_depend_on_the_batch_size(name: str) -> None:
     attack, threat = SEARCHES[name]
     whole = run_engine(attack, threat, Engine(batch_size=64, sync_interval=4))
     for rows in (1, 6):
         assert_same(run_engine(attack, threat, Engine(batch_size=rows, sync_interval=4)), whole)
 
 
-class Creep(IterativeAttack):
-    """Goes up by 0.03, seven times."""
+class SmallSteps(IterativeAttack):
+    """Increases by 0.03, seven times."""
 
     def num_steps(self, threat: Threat) -> int:
         return 7
@@ -167,11 +167,11 @@ class Creep(IterativeAttack):
         return Query(state["x"], model(state["x"])), {"x": state["x"] + 0.03}
 
 
-def test_rows_whose_steps_are_used_up_stand_still() -> None:
-    """Of two intervals of four steps, the last step is one too many: 0.71 would succeed, and is not asked about."""
+def test_finished_rows_do_not_move() -> None:
+    """Of two intervals of four steps, the last step is one too many: 0.71 would succeed, and is not queried."""
     assert even_interval(7, 4) == 4
     for interval in (1, 4):
-        (result,) = lonely(1, Creep(), Linf(0.4), upwards, interval=interval)
+        (result,) = single_items(1, SmallSteps(), Linf(0.4), upwards, interval=interval)
         assert not result.success
         assert result.forwards == 7
         assert result.x_adv.item() == pytest.approx(0.71)
@@ -189,11 +189,11 @@ def test_rows_whose_steps_are_used_up_stand_still() -> None:
         (3, 16, 8),
     ],
 )
-def test_intervals_leave_few_steps_over(limit: int, about: int, expected: int) -> None:
+def test_judging_intervals_are_even(limit: int, about: int, expected: int) -> None:
     assert even_interval(limit, about) == expected
 
 
-def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
+def test_a_single_batch_gives_the_results_of_the_queue() -> None:
     attack, threat = SEARCHES["apgd-t"]
     x0, label_B = images()
     whole = run_engine(attack, threat)
@@ -207,9 +207,9 @@ def test_a_batch_searched_at_once_gets_what_the_pool_finds() -> None:
 # -------------------------------------------------------------------- costs
 
 
-@every_walk
-def test_an_image_that_stands_pays_for_every_step_of_every_wave(name: str) -> None:
-    """A model that never gives in: forwards and backwards in closed form."""
+@every_search
+def test_a_robust_image_costs_every_step_of_every_restart(name: str) -> None:
+    """A model that is never fooled: forwards and backwards in closed form."""
     attack, threat = SEARCHES[name]
 
     def model(x: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ def test_an_image_that_stands_pays_for_every_step_of_every_wave(name: str) -> No
 
 
 def bright(threshold: float) -> Model:
-    """Class 1 where the first value exceeds the threshold; the slope leads nowhere."""
+    """Class 1 where the first value exceeds the threshold; the gradient has no information."""
 
     def model(x: Tensor) -> Tensor:
         objective_B = x.flatten(1)[:, 0].detach() - threshold + 0 * x.flatten(1)[:, 0]
@@ -238,25 +238,27 @@ def bright(threshold: float) -> Model:
     return model
 
 
-def lonely(count: int, attack: IterativeAttack, threat: Threat, model: Model, interval: int = 1) -> list[ImageResult]:
+def single_items(
+    count: int, attack: IterativeAttack, threat: Threat, model: Model, interval: int = 1
+) -> list[ImageResult]:
     """Gray images of one value with label 0."""
     goal = Untargeted(torch.zeros(count, dtype=torch.int64), margin)
     x0, none = torch.full((count, 1, 1, 1), 0.5, dtype=torch.float64), torch.zeros(count, 0, dtype=torch.int64)
     pool = WorkQueue(RandomStreams.of(0, torch.arange(count)), 2, lambda at: (x0[at], goal.at(at), none[at]))
-    found = [
+    actual = [
         one for results in Engine(sync_interval=interval).run(attack, Oracle(model), pool, threat) for one in results
     ]
-    return sorted(found, key=lambda result: result.index)
+    return sorted(actual, key=lambda result: result.index)
 
 
-def test_waves_stop_with_the_first_success_and_draw_anew() -> None:
-    """Only the start can succeed, with a chance of a half: about half of the standing images fall in every wave."""
+def test_restarts_stop_with_the_first_success_and_draw_new_starts() -> None:
+    """Only the start can succeed, with a chance of a half: each restart breaks about half of the robust images."""
     count = 400
-    found = lonely(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
+    actual = single_items(count, PGD(steps=2, restarts=4), Linf(0.4), bright(0.5))
     by_cost: dict[int, list[bool]] = {}
-    for result in found:
+    for result in actual:
         by_cost.setdefault(int(result.forwards), []).append(result.success)
-    # a success at the first question of wave w has cost w whole waves of three questions and one more
+    # a success at the first query of restart w has cost w whole restarts of three queries and one more
     assert set(by_cost) == {1, 4, 7, 10, 12}
     assert all(all(by_cost[cost]) for cost in (1, 4, 7, 10))
     assert not any(by_cost[12])
@@ -267,24 +269,24 @@ def test_waves_stop_with_the_first_success_and_draw_anew() -> None:
     assert len(by_cost[12]) == left
 
 
-def test_the_items_of_an_image_draw_apart() -> None:
+def test_items_of_an_image_have_their_own_random_numbers() -> None:
     """Three targets, three random starts."""
-    asked: list[Tensor] = []
+    queries: list[Tensor] = []
 
     def model(x: Tensor) -> Tensor:
-        asked.append(x.detach().clone())
+        queries.append(x.detach().clone())
         return net()(x)
 
     run_engine(APGD(steps=2, targets=3), Linf(0.008), model=model)
-    starts = asked[0].view(IMAGES, 3, -1)
+    starts = queries[0].view(IMAGES, 3, -1)
     for one, other in ((0, 1), (0, 2), (1, 2)):
         # independent uniform numbers are a third of the width of their range apart on average
         apart = (starts[:, one] - starts[:, other]).abs().mean().item()
         assert apart == pytest.approx(2 * 0.008 / 3, rel=0.15)
 
 
-def test_slots_are_refilled_as_long_as_images_wait() -> None:
-    """Until the last image is let in, every question to the model has all the rows."""
+def test_slots_are_refilled_while_images_wait() -> None:
+    """Until the last image is admitted, every query of the model has all the rows."""
     sizes: list[int] = []
     admitted: list[int] = []
 
@@ -299,7 +301,7 @@ def test_slots_are_refilled_as_long_as_images_wait() -> None:
         admitted.append(len(sizes))
         return pool.fetch(at)
 
-    found = [
+    actual = [
         one
         for some in Engine(batch_size=8).run(attack, Oracle(model), replace(pool, fetch=fetch), threat)
         for one in some
@@ -308,11 +310,11 @@ def test_slots_are_refilled_as_long_as_images_wait() -> None:
     # 8 rows hold two images of three items
     assert set(sizes[: admitted[-1] + 1]) == {6}
     assert sizes == sorted(sizes, reverse=True)
-    # with a question after every step, nothing idles: what the model saw is what the images paid for
-    assert sum(sizes) == sum(result.forwards for result in found)
+    # with a judgment after every step, nothing idles: the model's passes are those counted for the images
+    assert sum(sizes) == sum(result.forwards for result in actual)
 
 
-def test_findings_come_as_soon_as_they_are_known() -> None:
+def test_results_are_returned_as_soon_as_they_are_final() -> None:
     calls = 0
 
     def model(x: Tensor) -> Tensor:
@@ -333,24 +335,24 @@ def test_findings_come_as_soon_as_they_are_known() -> None:
 # ---------------------------------------------------------------- the judge
 
 
-def stubborn(x: Tensor) -> Tensor:
-    """Says class 0 whatever it is shown."""
+def always_class_0(x: Tensor) -> Tensor:
+    """Predicts class 0 for every input."""
     return torch.eye(2, dtype=x.dtype)[0].expand(len(x), 2)
 
 
 @dataclass
 class Slow:
-    """A judge that denies its first `times` questions."""
+    """A judge that rejects its first `times` queries."""
 
     times: int
-    asked: int = 0
+    num_queries: int = 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        answers = []
+        logits = []
         for _ in range(len(x)):
-            self.asked += 1
-            answers.append([0.0, 1.0 if self.asked > self.times else -1.0])
-        return torch.tensor(answers, dtype=x.dtype)
+            self.num_queries += 1
+            logits.append([0.0, 1.0 if self.num_queries > self.times else -1.0])
+        return torch.tensor(logits, dtype=x.dtype)
 
 
 def upwards(x: Tensor) -> Tensor:
@@ -373,24 +375,24 @@ def one_gray(attack: IterativeAttack, judge: Model, model: Model = upwards) -> I
 
 
 @pytest.mark.parametrize("restarts", [1, 3])
-def test_a_judge_who_denies_everything_lets_nothing_fall(restarts: int) -> None:
+def test_a_judge_that_rejects_everything_leaves_all_robust(restarts: int) -> None:
     """PGD without a random start sees 0.5, 0.6, 0.7, 0.8 and 0.9: the last two succeed and are rejected."""
     attack = PGD(steps=4, step_size=0.1, random_start=False) if restarts == 1 else PGD(steps=4, restarts=3)
-    result = one_gray(attack, stubborn)
+    result = one_gray(attack, always_class_0)
     assert not result.success
     assert result.prediction == -1
     if restarts == 1:
         assert result.rejected == 2
         assert result.x_adv.item() == pytest.approx(0.9)
     assert result.rejected >= 2
-    # the search goes to its end, and each answer of the judge is a forward too
+    # the search runs to its end, and each query of the judge is a forward too
     assert result.forwards == 5 * restarts + result.rejected
     assert result.backwards == 5 * restarts
 
 
 @pytest.mark.parametrize("times", [0, 1, 2, 3])
-def test_a_judge_who_denies_at_first_is_asked_again(times: int) -> None:
-    """Steps of 0.1 from 0.5: questions 3 to 6 of seven succeed, at 0.8, 0.9, 0.9 and 0.9."""
+def test_a_judge_that_rejects_at_first_is_queried_again(times: int) -> None:
+    """Steps of 0.1 from 0.5: queries 3 to 6 of seven succeed, at 0.8, 0.9, 0.9 and 0.9."""
     result = one_gray(PGD(steps=6, step_size=0.1, random_start=False), Slow(times))
     assert result.success
     assert result.rejected == times
@@ -400,8 +402,8 @@ def test_a_judge_who_denies_at_first_is_asked_again(times: int) -> None:
     assert result.forwards == 4 + times + times + 1
 
 
-def test_all_items_of_an_image_are_offered_to_the_judge() -> None:
-    """Three targets that all are class 1 succeed together; the judge hears all three in the same step."""
+def test_all_items_of_an_image_are_judged() -> None:
+    """Three targets that all are class 1 succeed together; all three are judged in the same step."""
 
     def model(x: Tensor) -> Tensor:
         objective_B = x.flatten(1)[:, 0] - 0.7
@@ -412,7 +414,7 @@ def test_all_items_of_an_image_are_offered_to_the_judge() -> None:
         judge = Slow(times)
         result = one_gray(attack, judge, model)
         assert result.success
-        assert (result.rejected, judge.asked) == (times, times + 1)
+        assert (result.rejected, judge.num_queries) == (times, times + 1)
         assert result.backwards == 3 * 4
     judge = Slow(3)
     result = one_gray(attack, judge, model)
@@ -421,8 +423,8 @@ def test_all_items_of_an_image_are_offered_to_the_judge() -> None:
     assert result.backwards == 3 * 5
 
 
-def test_a_strict_judge_changes_verdicts_as_if_it_were_the_model() -> None:
-    """Asked by a judge who wants a lead of 0.3, the search goes on until it has one."""
+def test_a_strict_judge_gives_the_verdicts_of_the_strict_model() -> None:
+    """With a judge that needs a margin of 0.3, the search continues until it has one."""
 
     def strict(x: Tensor) -> Tensor:
         return net()(x) + 0.3 * torch.nn.functional.one_hot(images()[1][:1], CLASSES)
@@ -430,13 +432,13 @@ def test_a_strict_judge_changes_verdicts_as_if_it_were_the_model() -> None:
     same = [number for number in range(IMAGES) if images()[1][number] == images()[1][0]]
     attack, threat = PGD(steps=20), Linf(0.01)
     free = run_engine(attack, threat, numbers=same, judge=net())
-    found = run_engine(attack, threat, numbers=same, judge=strict)
-    for number, result in found.items():
+    actual = run_engine(attack, threat, numbers=same, judge=strict)
+    for number, result in actual.items():
         if result.success:
             assert strict(result.x_adv[None]).argmax(1).item() == result.prediction != images()[1][number].item()
         assert result.rejected == 0 or result.forwards > free[number].forwards
-    assert any(result.rejected and result.success for result in found.values())
-    # without its own doubts, the judge is the search's own model
+    assert any(result.rejected and result.success for result in actual.values())
+    # a judge that rejects nothing is the model of the search itself
     assert all(result.rejected == 0 for result in free.values())
 
 
@@ -462,15 +464,15 @@ class Small:
 
 @pytest.mark.parametrize("name", ["apgd", "apgd-t", "apgd-restarts", "fab-t", "square", "pgd"])
 @pytest.mark.parametrize("from_call", [0, 4])
-def test_a_full_device_halves_the_batch_and_changes_nothing(name: str, from_call: int) -> None:
+def test_out_of_memory_halves_the_batch_and_changes_nothing(name: str, from_call: int) -> None:
     attack, threat = SEARCHES[name]
     model = Small(attack.num_branches(CLASSES), from_call)
-    found = run_engine(attack, threat, Engine(batch_size=64), model=model)
+    result = run_engine(attack, threat, Engine(batch_size=64), model=model)
     assert model.refused >= 1
-    assert_same(found, run_engine(attack, threat))
+    assert_same(result, run_engine(attack, threat))
 
 
-def test_an_image_that_does_not_fit_is_told() -> None:
+def test_an_image_that_does_not_fit_is_an_error() -> None:
     attack, threat = SEARCHES["apgd-t"]
     with pytest.raises(UsageError, match=r"out of memory with a single image \(3 items\)"):
         run_engine(attack, threat, model=Small(2))
@@ -481,7 +483,7 @@ def test_an_image_that_does_not_fit_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["apgd", "fab-t", "square", "pgd", "gama"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_no_numbers_are_told(name: str, value: float) -> None:
+def test_nan_logits_are_an_error(name: str, value: float) -> None:
     attack, threat = SEARCHES[name]
     calls = 0
 
@@ -498,14 +500,14 @@ def test_logits_that_are_no_numbers_are_told(name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("name", ["apgd", "apgd-t", "fab-t", "pgd", "gama"])
-def test_gradients_that_are_no_numbers_are_told(name: str) -> None:
+def test_nan_gradients_are_an_error(name: str) -> None:
     attack, threat = SEARCHES[name]
     calls = 0
 
     def model(x: Tensor) -> Tensor:
         nonlocal calls
         calls += 1
-        # the root of nothing is nothing, with no slope
+        # the root of zero is zero, with no gradient
         return net()(x) + (x - x.detach()).flatten(1).sum(1, keepdim=True).abs().sqrt() * (calls >= 3)
 
     with pytest.raises(UsageError, match="NaN or infinite logits or gradients"):
@@ -517,9 +519,9 @@ def test_zero_gradients_are_counted_per_image() -> None:
         return net()(x.detach()) + 0 * x.flatten(1)[:, :1]
 
     attack, threat = SEARCHES["apgd-t"]
-    found = run_engine(attack, threat, model=model)
-    assert found
-    for result in found.values():
+    actual = run_engine(attack, threat, model=model)
+    assert actual
+    for result in actual.values():
         assert result.zero_gradients == result.backwards > 0
 
 
@@ -531,7 +533,7 @@ def test_targets_need_an_untargeted_goal() -> None:
         )
 
 
-# ------------------------------------------------- nothing asks the device
+# ------------------------------------------------- no synchronization with the device
 
 META = torch.device("meta")
 THREATS: dict[str, Threat] = {"linf": Linf(0.1), "l2": L2(0.5), "l1": L1(2.0)}
@@ -547,7 +549,7 @@ STEPS: dict[str, IterativeAttack] = {
 
 
 def absent(attack: IterativeAttack, goal: Goal | None = None) -> tuple[Oracle, StepContext]:
-    """Images on a device without numbers: whoever asks for one gets an error."""
+    """Images on the meta device: reading a value is an error."""
     x0 = torch.empty(4, 3, 8, 8, device=META)
     label_B = torch.empty(4, dtype=torch.int64, device=META)
     weight = torch.empty(3 * 8 * 8, CLASSES, device=META)
@@ -558,22 +560,24 @@ def absent(attack: IterativeAttack, goal: Goal | None = None) -> tuple[Oracle, S
 
 @pytest.mark.parametrize("norm", THREATS)
 @pytest.mark.parametrize("name", STEPS)
-def test_a_step_asks_the_device_for_nothing(name: str, norm: str) -> None:
+def test_a_step_does_not_synchronize_with_the_device(name: str, norm: str) -> None:
     attack = STEPS[name]
     oracle, items = absent(attack)
     items = replace(items, threat=THREATS[norm])
     state = attack.start(oracle, items)
-    answer, moved = attack.step(oracle, items, state)
-    assert answer.z_BK.device == META
+    query, moved = attack.step(oracle, items, state)
+    assert query.z_BK.device == META
     assert moved["x"].shape == items.x0.shape
-    # the shapes and types of what is remembered stay, or a recorded step could not run again
+    # shapes and types of the state do not change, or a captured step could not be replayed
     for key, rows in moved.items():
         assert (rows.shape, rows.dtype) == (state[key].shape, state[key].dtype), key
 
 
 @pytest.mark.parametrize("loss", [logit_difference, targeted_dlr])
 @pytest.mark.parametrize("norm", THREATS)
-def test_a_step_towards_a_rival_asks_for_nothing(norm: str, loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+def test_a_step_towards_a_class_does_not_synchronize(
+    norm: str, loss: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> None:
     for attack in (APGD(targets=3), FAB(targets=3), PGD(targets=3)):
         none_B = torch.empty(4, dtype=torch.int64, device=META)
         oracle, items = absent(attack, Toward(none_B, none_B, loss))
@@ -582,7 +586,7 @@ def test_a_step_towards_a_rival_asks_for_nothing(norm: str, loss: Callable[[Tens
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_the_engines_own_step_asks_for_nothing(name: str) -> None:
+def test_the_step_of_the_engine_does_not_synchronize(name: str) -> None:
     attack = STEPS[name]
     oracle, items = absent(attack)
     none = torch.empty(4, 0, dtype=torch.int64, device=META)
@@ -598,25 +602,25 @@ def test_the_engines_own_step_asks_for_nothing(name: str) -> None:
         assert (rows.shape, rows.dtype) == (before[key].shape, before[key].dtype), key
 
 
-def test_a_step_that_asks_is_found_out() -> None:
-    """What the tests above rely on."""
+def test_a_step_that_synchronizes_is_detected() -> None:
+    """The assumption of the tests above."""
 
-    class Nosy(PGD):
+    class Synchronizing(PGD):
         def step(self, model: Oracle, items: StepContext, state: State) -> tuple[Query, State]:
-            answer, moved = PGD.step(self, model, items, state)
-            return (answer, moved) if bool((answer.z_BK > 0).all()) else (answer, state)
+            query, moved = PGD.step(self, model, items, state)
+            return (query, moved) if bool((query.z_BK > 0).all()) else (query, state)
 
-    oracle, items = absent(Nosy())
+    oracle, items = absent(Synchronizing())
     with pytest.raises((RuntimeError, NotImplementedError)):
-        Nosy().step(oracle, items, Nosy().start(oracle, items))
+        Synchronizing().step(oracle, items, Synchronizing().start(oracle, items))
 
 
 def test_losses_of_the_stages_differ() -> None:
-    """The same attack on another loss goes elsewhere: the goal of the pool is what is climbed."""
+    """The same attack with another loss gives another result: the goal of the queue is maximized."""
     attack, threat = SEARCHES["apgd"]
     x0, label_B = images()
     none = torch.zeros(IMAGES, 0, dtype=torch.int64)
-    found = []
+    result = []
     for loss in (margin, cross_entropy):
         goal = Untargeted(label_B, loss)
 
@@ -625,11 +629,11 @@ def test_losses_of_the_stages_differ() -> None:
 
         pool = WorkQueue(RandomStreams.of(0, torch.arange(IMAGES)), CLASSES, fetch)
         stream = Engine().run(attack, Oracle(net()), pool, threat)
-        found.append(torch.stack([one.x_adv for some in stream for one in sorted(some, key=lambda one: one.index)]))
-    assert not torch.allclose(found[0], found[1])
+        result.append(torch.stack([one.x_adv for some in stream for one in sorted(some, key=lambda one: one.index)]))
+    assert not torch.allclose(result[0], result[1])
 
 
-def test_a_judge_that_does_not_fit_is_asked_in_halves() -> None:
+def test_a_judge_out_of_memory_is_queried_in_halves() -> None:
     attack, threat = SEARCHES["apgd"]
     whole = run_engine(attack, threat, judge=net())
 
@@ -643,7 +647,7 @@ def test_a_judge_that_does_not_fit_is_asked_in_halves() -> None:
     assert any(result.success for result in alone.values())
 
 
-def test_a_judge_that_answers_nan_is_no_judge() -> None:
+def test_a_judge_that_returns_nan_is_an_error() -> None:
     attack, threat = SEARCHES["apgd"]
     with pytest.raises(UsageError, match="NaN or infinite logits for an image that was found"):
         run_engine(attack, threat, judge=lambda x: net()(x) * torch.nan)

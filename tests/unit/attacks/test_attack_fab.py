@@ -59,14 +59,14 @@ def distance(x0: Tensor, w: Tensor, b: float, threat: Threat) -> Tensor:
 def run_engine(attack: FAB, model: Model, x0: Tensor, label_B: Tensor, threat: Threat) -> list[ImageResult]:
     goal, others_BT = Untargeted(label_B, margin), 1 - label_B[:, None]
     pool = WorkQueue(RandomStreams.of(0, torch.arange(len(x0))), 2, lambda at: (x0[at], goal.at(at), others_BT[at]))
-    found = [result for results in Engine().run(attack, Oracle(model), pool, threat) for result in results]
-    return sorted(found, key=lambda result: result.index)
+    actual = [result for results in Engine().run(attack, Oracle(model), pool, threat) for result in results]
+    return sorted(actual, key=lambda result: result.index)
 
 
 @every_norm
 @pytest.mark.parametrize("targeted", [False, True])
 def test_the_nearest_point_of_a_plane_is_found_from_both_sides(norm: str, targeted: bool) -> None:
-    """With an overshoot of 5% and a tenth of the way back, the best of 30 steps lies within 1% of the distance."""
+    """With an overshoot of 5% and a tenth of the way back, the best of 30 steps is within 1% of the distance."""
     x0, w, b = planes()
     model, threat = halfspace(w, b), THREATS[norm]
     label_B = model(x0).argmax(1)
@@ -89,7 +89,7 @@ def test_the_nearest_point_of_a_plane_is_found_from_both_sides(norm: str, target
 
 @every_norm
 def test_only_points_inside_the_threat_count(norm: str) -> None:
-    """Just outside, all steps are made for nothing; 2% more takes a while, 6% is reached by the first step."""
+    """Just outside, no step succeeds; 2% more takes several, 6% is reached by the first step."""
     x0, w, b = planes()
     model = halfspace(w, b)
     label_B = model(x0).argmax(1)
@@ -104,7 +104,7 @@ def test_only_points_inside_the_threat_count(norm: str) -> None:
             if result.success:
                 assert result.distance <= threat.eps * (1 + 1e-5)
                 assert model(result.x_adv[None]).argmax(1).item() != label_B[row].item()
-            # two forwards a step, one at the point and one behind it, and a backward for the only rival
+            # two forwards a step, one at the point and one behind it, and a backward for the only other class
             assert result.backwards == result.forwards / 2
         assert costs[0.99] == 2 * 21
         assert costs[1.06] == 2 * 2
@@ -112,26 +112,26 @@ def test_only_points_inside_the_threat_count(norm: str) -> None:
 
 
 def test_it_stops_as_soon_as_it_is_inside() -> None:
-    asked = []
+    queries = []
 
     def model(x: Tensor) -> Tensor:
-        asked.append(x.detach().clone())
+        queries.append(x.detach().clone())
         return halfspace(w, b)(x)
 
     x0, w, b = planes()
     label_B = halfspace(w, b)(x0).argmax(1)
     (result,) = run_engine(FAB(steps=50, targets=1), model, x0[:1], label_B[:1], Linf(0.9))
     assert result.success
-    assert len(asked) == result.forwards == 4
+    assert len(queries) == result.forwards == 4
     assert result.backwards == 2
     # the clean image twice, what the first step led to, and that pulled back by a tenth
-    assert torch.equal(asked[0], x0[:1])
-    assert torch.equal(asked[1], x0[:1])
-    assert torch.equal(asked[2][0], result.x_adv)
-    torch.testing.assert_close(asked[3], x0[:1] + 0.9 * (asked[2] - x0[:1]), rtol=0, atol=1e-15)
+    assert torch.equal(queries[0], x0[:1])
+    assert torch.equal(queries[1], x0[:1])
+    assert torch.equal(queries[2][0], result.x_adv)
+    torch.testing.assert_close(queries[3], x0[:1] + 0.9 * (queries[2] - x0[:1]), rtol=0, atol=1e-15)
 
 
-def test_an_image_that_is_wrong_already_costs_one_step() -> None:
+def test_a_misclassified_image_costs_one_step() -> None:
     x0, w, b = planes()
     label_B = 1 - halfspace(w, b)(x0).argmax(1)
     for result in run_engine(FAB(steps=50, targets=1), halfspace(w, b), x0, label_B, Linf(0.1)):
@@ -141,14 +141,14 @@ def test_an_image_that_is_wrong_already_costs_one_step() -> None:
 
 
 @pytest.mark.parametrize(("norm", "nearest"), [("linf", 2), ("l2", 1), ("l1", 1)])
-def test_without_targets_it_goes_to_the_nearest_boundary(norm: str, nearest: int) -> None:
-    """Two rivals, each a unit behind: one gains in one value alone, one a little in all four."""
-    slopes = torch.tensor([[0.0] * 4, [2.5, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
+def test_without_targets_it_moves_to_the_nearest_boundary(norm: str, nearest: int) -> None:
+    """Two other classes, each a unit behind: one increases in one value alone, one a little in all four."""
+    gradients = torch.tensor([[0.0] * 4, [2.5, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]], dtype=torch.float64)
     x0 = torch.full((1, 1, 2, 2), 0.2, dtype=torch.float64)
     behind = torch.tensor([0.0, -1.0, -1.0], dtype=torch.float64)
 
     def model(x: Tensor) -> Tensor:
-        return (x - x0).flatten(1) @ slopes.T + behind
+        return (x - x0).flatten(1) @ gradients.T + behind
 
     none_B = torch.zeros(1, dtype=torch.int64)
     items = StepContext(x0, Untargeted(none_B, margin), THREATS[norm], RandomStreams.of(0, none_B), none_B, none_B)
@@ -160,7 +160,7 @@ def test_without_targets_it_goes_to_the_nearest_boundary(norm: str, nearest: int
 
 
 @every_norm
-def test_later_waves_start_at_half_the_radius(norm: str) -> None:
+def test_later_restarts_start_at_half_the_radius(norm: str) -> None:
     x0 = torch.full((9, 3, 3, 3), 0.5, dtype=torch.float64)
     threat = with_eps(THREATS[norm], 0.3)
     none_B = torch.zeros(9, dtype=torch.int64)
@@ -179,23 +179,23 @@ def test_later_waves_start_at_half_the_radius(norm: str) -> None:
 
 
 def to_plane(p: Array, w: Array, b: float, norm: str) -> Array:
-    """The way to the plane inside the box, value by value."""
+    """The step to the plane inside the box, value by value."""
     missing = b - w @ p
     way = np.sign(w) * (1 if missing > 0 else -1)
-    room = np.where(way > 0, 1 - p, np.where(way < 0, p, 0))
+    slack = np.where(way > 0, 1 - p, np.where(way < 0, p, 0))
     if norm == "l1":
         moved, left = np.zeros_like(p), float(abs(missing))
         for i in sorted(range(len(p)), key=lambda i: -abs(w[i])):
-            moved[i] = min(room[i], left / max(abs(w[i]), 1e-300))
+            moved[i] = min(slack[i], left / max(abs(w[i]), 1e-300))
             left = max(left - float(moved[i] * abs(w[i])), 0.0)
         return way * moved
     pace = np.abs(w) if norm == "l2" else np.ones_like(p)
     low, high = 0.0, 1e6
     for _ in range(200):
         middle = (low + high) / 2
-        short = (np.minimum(middle * pace, room) * np.abs(w)).sum() < abs(missing)
+        short = (np.minimum(middle * pace, slack) * np.abs(w)).sum() < abs(missing)
         low, high = (middle, high) if short else (low, middle)
-    return way * np.minimum(high * pace, room)
+    return way * np.minimum(high * pace, slack)
 
 
 def slow_fab(gap: Callable[[Array], tuple[bool, float, Array]], x0: Array, steps: int, norm: str) -> list[Array]:
@@ -203,9 +203,9 @@ def slow_fab(gap: Callable[[Array], tuple[bool, float, Array]], x0: Array, steps
     order = {"linf": np.inf, "l2": 2, "l1": 1}[norm]
     x, points = x0, [x0]
     for _ in range(steps):
-        _, value, slope = gap(x)
-        b = float(slope @ x) - value
-        here, there = to_plane(x, slope, b, norm), to_plane(x0, slope, b, norm)
+        _, value, gradient = gap(x)
+        b = float(gradient @ x) - value
+        here, there = to_plane(x, gradient, b, norm), to_plane(x0, gradient, b, norm)
         near, far = (max(float(np.linalg.norm(way, order)), 1e-8) for way in (here, there))
         alpha = min(near / (near + far), 0.1)
         x = np.clip((1 - alpha) * (x + 1.05 * here) + alpha * (x0 + 1.05 * there), 0, 1)
@@ -217,7 +217,7 @@ def slow_fab(gap: Callable[[Array], tuple[bool, float, Array]], x0: Array, steps
 
 @every_norm
 @pytest.mark.parametrize("seed", range(3))
-def test_every_point_is_that_of_the_slow_version(norm: str, seed: int) -> None:
+def test_iterates_match_the_slow_implementation(norm: str, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     inner, outer = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((9, 8), (3, 9)))
     x0 = torch.rand(1, 2, 2, 2, dtype=torch.float64, generator=generator)
@@ -233,16 +233,16 @@ def test_every_point_is_that_of_the_slow_version(norm: str, seed: int) -> None:
         point = torch.from_numpy(x).view(1, 2, 2, 2).requires_grad_()
         z_BK = model(point)
         value = logit_difference(z_BK, label_B, target_B).sum()
-        (slope,) = torch.autograd.grad(value, point)
-        return z_BK.argmax(1).item() != label_B.item(), value.item(), slope.numpy().ravel()
+        (gradient,) = torch.autograd.grad(value, point)
+        return z_BK.argmax(1).item() != label_B.item(), value.item(), gradient.numpy().ravel()
 
     none_B = torch.zeros(1, dtype=torch.int64)
     goal = Toward(label_B, target_B, logit_difference)
     items, oracle = StepContext(x0, goal, THREATS[norm], RandomStreams.of(0, none_B), none_B, none_B), Oracle(model)
     state, points = FAB().start(oracle, items), []
     for step in range(21):
-        answer, state = FAB().step(oracle, replace(items, step_B=none_B + step), state)
-        points.append(answer.x.numpy().ravel())
+        query, state = FAB().step(oracle, replace(items, step_B=none_B + step), state)
+        points.append(query.x.numpy().ravel())
     slow = slow_fab(gap, x0.numpy().ravel(), 20, norm)
     np.testing.assert_allclose(np.stack(points), np.stack(slow), rtol=0, atol=1e-8)
     fooled = [x for x in slow if gap(x)[0]]
@@ -260,7 +260,7 @@ def test_every_point_is_that_of_the_slow_version(norm: str, seed: int) -> None:
         (lambda: FAB(targets=-2), "FAB.targets must not be negative, got -2"),
     ],
 )
-def test_settings_of_fab_that_make_no_sense_are_refused(make: Callable[[], FAB], message: str) -> None:
+def test_invalid_settings_are_refused(make: Callable[[], FAB], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
 

@@ -1,4 +1,4 @@
-"""GAMA-PGD: the guided margin, its fading weight and its three step sizes.
+"""GAMA-PGD: the guided margin, its decaying weight and its three step sizes.
 
 Shape letters: B items, K classes.
 """
@@ -23,31 +23,31 @@ def net(values: int = 4, classes: int = 3) -> Tensor:
 
 def items_at(steps: list[int], x0: Tensor, threat: Threat, label: int = 0) -> StepContext:
     label_B = torch.full((len(x0),), label)
-    draws = RandomStreams.of(0, torch.arange(len(x0)))
-    return StepContext(x0, Untargeted(label_B), threat, draws, torch.tensor(steps), torch.zeros_like(label_B))
+    rng = RandomStreams.of(0, torch.arange(len(x0)))
+    return StepContext(x0, Untargeted(label_B), threat, rng, torch.tensor(steps), torch.zeros_like(label_B))
 
 
-def test_the_gain_is_the_margin_of_the_probabilities_plus_a_fading_guide() -> None:
-    """The guide's weight is 50 at first, 48 after one step of 100, 2 after 24 and nothing from 25 on."""
+def test_the_objective_is_the_probability_margin_plus_a_decaying_regularizer() -> None:
+    """The weight of the regularizer is 50 at first, 48 after one step of 100, 2 after 24 and nothing from 25 on."""
     weights = {0: 50.0, 1: 48.0, 12: 26.0, 24: 2.0, 25: 0.0, 26: 0.0, 99: 0.0}
     w, x0 = net(), torch.rand(7, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     items = items_at(list(weights), x0, L2(0.3))
     oracle = Oracle(lambda x: x.flatten(1) @ w)
     state = GAMA(steps=100).start(oracle, items)
-    answer, _ = GAMA(steps=100).step(oracle, items, state)
+    query, _ = GAMA(steps=100).step(oracle, items, state)
     clean_BK = (x0.flatten(1) @ w).softmax(1)
     x = state["x"].clone().requires_grad_()
     p_BK = (x.flatten(1) @ w).softmax(1)
     ahead_B = p_BK[:, 1:].amax(1) - p_BK[:, 0]
-    guide_B = torch.tensor(list(weights.values()), dtype=torch.float64) * ((p_BK - clean_BK) ** 2).sum(1)
-    (expected,) = torch.autograd.grad((ahead_B + guide_B).sum(), x)
-    assert answer.grad is not None
+    regularizer_B = torch.tensor(list(weights.values()), dtype=torch.float64) * ((p_BK - clean_BK) ** 2).sum(1)
+    (expected,) = torch.autograd.grad((ahead_B + regularizer_B).sum(), x)
+    assert query.grad is not None
     # the weights are computed in float32
-    torch.testing.assert_close(answer.grad, expected, rtol=1e-5, atol=1e-7)
-    torch.testing.assert_close(answer.z_BK, state["x"].flatten(1) @ w)
+    torch.testing.assert_close(query.grad, expected, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(query.z_BK, state["x"].flatten(1) @ w)
 
 
-def test_the_guide_is_a_setting() -> None:
+def test_the_regularizer_weight_is_a_setting() -> None:
     w, x0 = net(), torch.rand(3, 1, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     oracle, items = Oracle(lambda x: x.flatten(1) @ w), items_at([0, 0, 0], x0, L2(0.3))
     without = GAMA(steps=100, guidance_weight=0.0)
@@ -62,8 +62,8 @@ def test_the_guide_is_a_setting() -> None:
 
 
 @pytest.mark.parametrize("steps", [100, 20])
-def test_steps_are_divided_by_ten_after_three_fifths_and_again_after_seventeen_twentieths(steps: int) -> None:
-    """From the lower corner of the ball a slope upwards leads as far as the step reaches."""
+def test_the_step_size_is_divided_by_ten_at_60_and_85_percent(steps: int) -> None:
+    """From the lower corner of the ball a positive gradient moves by the whole step."""
     parts = [0.0, 0.55, 0.6, 0.8, 0.85, 0.95]
     x0 = torch.full((6, 1, 2, 2), 0.5, dtype=torch.float64)
 
@@ -81,7 +81,7 @@ def test_steps_are_divided_by_ten_after_three_fifths_and_again_after_seventeen_t
     assert trace_of.tolist() == pytest.approx([0.2, 0.2, 0.02, 0.02, 0.002, 0.002], abs=1e-8)
 
 
-def test_it_starts_from_a_random_corner_of_the_cube() -> None:
+def test_it_starts_at_a_random_vertex_of_the_cube() -> None:
     x0 = torch.full((200, 1, 3, 3), 0.5, dtype=torch.float64)
     x = GAMA().start(Oracle(lambda x: x.flatten(1)), items_at([0] * 200, x0, Linf(0.1)))["x"]
     torch.testing.assert_close((x - x0).abs(), torch.full_like(x, 0.1))
@@ -97,23 +97,23 @@ def test_it_starts_inside_the_other_balls(threat: Threat) -> None:
     assert 0 < size_B.min().item() < size_B.max().item() <= threat.eps * (1 + 1e-9)
 
 
-def test_the_best_point_has_the_highest_lead_of_the_logits() -> None:
+def test_the_best_point_has_the_largest_logit_margin() -> None:
     w, x0 = net(8, 4), torch.rand(5, 2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     oracle, attack = Oracle(lambda x: (7 * x.flatten(1) @ w).sin()), GAMA(steps=20)
     items = items_at([0] * 5, x0, Linf(0.2))
-    state, points, leads = attack.start(oracle, items), [], []
+    state, points, margins = attack.start(oracle, items), [], []
     for step in range(21):
-        answer, moved = attack.step(oracle, replace(items, step_B=items.step_B + step), state)
+        query, moved = attack.step(oracle, replace(items, step_B=items.step_B + step), state)
         state = {**state, **moved}
-        points.append(answer.x)
-        leads.append(answer.z_BK[:, 1:].amax(1) - answer.z_BK[:, 0])
-    at_B = torch.stack(leads).argmax(0)
+        points.append(query.x)
+        margins.append(query.z_BK[:, 1:].amax(1) - query.z_BK[:, 0])
+    at_B = torch.stack(margins).argmax(0)
     assert len(at_B.unique()) > 1
     torch.testing.assert_close(state["best"], torch.stack(points)[at_B, torch.arange(5)])
-    torch.testing.assert_close(state["best_objective"], torch.stack(leads).amax(0))
+    torch.testing.assert_close(state["best_objective"], torch.stack(margins).amax(0))
 
 
-def test_gama_refuses_what_it_cannot_do() -> None:
+def test_invalid_settings_are_refused() -> None:
     with pytest.raises(UsageError, match="GAMA.steps must be at least 1, got 0"):
         GAMA(steps=0)
     with pytest.raises(UsageError, match="GAMA.restarts must be at least 1, got 0"):

@@ -22,7 +22,7 @@ every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], i
 
 
 def cases(*, reachable: bool) -> Iterator[tuple[Array, Array, float]]:
-    """Points of the box, some values on its edge, normals with zeros, and planes that meet or miss the box."""
+    """Points of the box, some at its boundary, normals with zeros, and planes inside and outside the box."""
     random = np.random.default_rng(0 if reachable else 1)
     for size in (1, 2, 3, 7, 20):
         for _ in range(8):
@@ -44,7 +44,7 @@ def length(v: Array, norm: str) -> float:
 
 
 def exact_length(p: Array, w: Array, b: float, norm: str) -> float:
-    """The length of the shortest way, from a linear program, or in L2 a quadratic one solved by its multiplier."""
+    """The length of the shortest step, from a linear program, or in L2 a quadratic one solved by its multiplier."""
     size = len(p)
     if norm == "l2":
         low, high = -1e4, 1e4
@@ -54,7 +54,7 @@ def exact_length(p: Array, w: Array, b: float, norm: str) -> float:
         return float(np.linalg.norm(np.clip(p + high * w, 0, 1) - p))
     slacks = 1 if norm == "linf" else size
     shared = np.ones((size, 1)) if norm == "linf" else np.eye(size)
-    found = linprog(
+    result = linprog(
         c=np.concatenate([np.zeros(size), np.ones(slacks)]),
         A_ub=np.block([[np.eye(size), -shared], [-np.eye(size), -shared]]),
         b_ub=np.concatenate([p, -p]),
@@ -63,8 +63,8 @@ def exact_length(p: Array, w: Array, b: float, norm: str) -> float:
         bounds=[(0, 1)] * size + [(0, None)] * slacks,
         options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
     )
-    assert found.status == 0
-    return float(found.fun)
+    assert result.status == 0
+    return float(result.fun)
 
 
 def project(p: Array, w: Array, b: float, norm: str, dtype: torch.dtype = torch.float64) -> Array:
@@ -76,14 +76,14 @@ def project(p: Array, w: Array, b: float, norm: str, dtype: torch.dtype = torch.
 
 @every_norm
 @every_dtype
-def test_no_way_to_the_plane_is_shorter(norm: str, dtype: torch.dtype) -> None:
+def test_no_shorter_step_reaches_the_plane(norm: str, dtype: torch.dtype) -> None:
     close = 1e-8 if dtype == torch.float64 else 2e-5
     for p, w, b in cases(reachable=True):
         moved = project(p, w, b, norm, dtype)
         assert w @ (p + moved) == pytest.approx(b, abs=close * (1 + np.abs(w).sum()))
         assert (p + moved).min() >= -close
         assert (p + moved).max() <= 1 + close
-        # in float32 the plane itself is only known to rounding, and far along a flat normal that is a long way
+        # in float32 the plane itself is only known to rounding, and along a small normal that is a large distance
         flat = 1 + 1 / max(np.abs(w).max(), 1e-9)
         assert length(moved, norm) == pytest.approx(exact_length(p, w, b, norm), abs=close * flat)
 
@@ -91,7 +91,7 @@ def test_no_way_to_the_plane_is_shorter(norm: str, dtype: torch.dtype) -> None:
 @every_norm
 @every_dtype
 def test_a_point_stays_exactly_inside_the_box(norm: str, dtype: torch.dtype) -> None:
-    """Rounding of point + room may not lead out of [0, 1] by more than its last digit."""
+    """Rounding of point + slack may not leave [0, 1] by more than its last digit."""
     for reachable in (True, False):
         for p, w, b in cases(reachable=reachable):
             point = torch.from_numpy(p).to(dtype)
@@ -101,20 +101,20 @@ def test_a_point_stays_exactly_inside_the_box(norm: str, dtype: torch.dtype) -> 
 
 
 @every_norm
-def test_a_plane_that_misses_the_box_leads_to_the_nearest_corner(norm: str) -> None:
-    """Values the normal does not see stay where they are."""
+def test_a_plane_outside_the_box_gives_the_nearest_corner(norm: str) -> None:
+    """Values where the normal is zero do not change."""
     for p, w, b in cases(reachable=False):
         up = w if b > w @ p else -w
         corner = np.where(up > 0, 1.0, np.where(up < 0, 0.0, p))
         np.testing.assert_allclose(p + project(p, w, b, norm), corner, rtol=0, atol=1e-12)
 
 
-def test_the_euclidean_projection_is_that_of_a_general_solver() -> None:
+def test_the_euclidean_projection_matches_a_general_solver() -> None:
     for number, (p, w, b) in enumerate(cases(reachable=True)):
         if number % 4:
             continue
         inside = np.full(len(p), 0.5)
-        found = minimize(
+        result = minimize(
             lambda v, p=p: ((v - p) ** 2).sum(),
             inside,
             jac=lambda v, p=p: 2 * (v - p),
@@ -123,7 +123,7 @@ def test_the_euclidean_projection_is_that_of_a_general_solver() -> None:
             method="SLSQP",
             options={"ftol": 1e-14, "maxiter": 500},
         )
-        np.testing.assert_allclose(p + project(p, w, b, "l2"), found.x, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(p + project(p, w, b, "l2"), result.x, rtol=0, atol=1e-5)
 
 
 @every_norm
@@ -138,13 +138,13 @@ def test_a_normal_of_zeros_moves_nothing(norm: str) -> None:
     assert project(p, np.zeros(3), 1.0, norm).tolist() == [0, 0, 0]
 
 
-def test_known_ways() -> None:
+def test_known_projections() -> None:
     """From (0.5, 0.5, 1) to v1 + 2 v2 = 2.1 a sum of 0.6 is missing."""
     p, w = np.array([0.5, 0.5, 1.0]), np.array([1.0, 2.0, 0.0])
     assert project(p, w, 2.1, "linf") == pytest.approx([0.2, 0.2, 0])
     assert project(p, w, 2.1, "l2") == pytest.approx([0.12, 0.24, 0])
     assert project(p, w, 2.1, "l1") == pytest.approx([0, 0.3, 0])
-    # 1.3 is missing: the second value meets the box after 0.5 and leaves 0.3 to the first
+    # 1.3 is missing: the second value reaches the box after 0.5 and leaves 0.3 to the first
     assert project(p, w, 2.8, "linf") == pytest.approx([13 / 30, 13 / 30, 0])
     assert project(p, w, 2.8, "l2") == pytest.approx([0.3, 0.5, 0])
     assert project(p, w, 2.8, "l1") == pytest.approx([0.3, 0.5, 0])
@@ -153,7 +153,7 @@ def test_known_ways() -> None:
 
 
 @every_norm
-def test_points_of_a_batch_do_not_meet(norm: str) -> None:
+def test_points_of_a_batch_are_independent(norm: str) -> None:
     sized = [case for case in cases(reachable=True) if len(case[0]) == 7]
     sized += [case for case in cases(reachable=False) if len(case[0]) == 7]
     points, normals = (torch.from_numpy(np.stack([case[part] for case in sized])) for part in (0, 1))
@@ -164,8 +164,8 @@ def test_points_of_a_batch_do_not_meet(norm: str) -> None:
 
 
 @every_norm
-def test_a_fixed_number_of_turns_is_enough_on_images(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that is never asked makes its twelve turns; a processor goes on until they settle."""
+def test_a_fixed_number_of_iterations_suffices_on_images(norm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device there are twelve iterations without synchronization; a CPU iterates until convergence."""
     generator = torch.Generator().manual_seed(0)
     point = torch.rand(20, 3 * 32 * 32, generator=generator, dtype=torch.float64)
     point[:, ::5] = point[:, ::5].round()

@@ -1,4 +1,4 @@
-"""The search for attention factors: distances, slopes, starts, what is kept, and what is refused."""
+"""The search for attention factors: distances, gradients, starts, what is kept, and what is refused."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ def network(name: str = "vit") -> Model:
     arch, patch, options = FAMILIES[name]
     model = load(arch, num_classes=5, image_size=32, patch_size=patch, options=options)  # type: ignore[arg-type]
     rng = torch.Generator().manual_seed(3)
-    with torch.no_grad():  # fresh networks attend almost evenly, and layer scale all but shuts their branches
+    with torch.no_grad():  # initial networks attend almost uniformly, and layer scale nearly disables their branches
         for weight in model.parameters():
             weight.add_(0.2 * torch.randn(weight.shape, generator=rng))
     return model.eval()
@@ -59,17 +59,17 @@ def literal_distance(model: Model, x: Tensor, factors: list[float]) -> Tensor:
 
 
 @pytest.mark.parametrize(("distance", "by_hand"), [("unit", unit_distance), ("literal", literal_distance)])
-def test_distances_are_those_of_the_formula(distance: str, by_hand: object) -> None:
+def test_distances_match_the_formula(distance: str, by_hand: object) -> None:
     model, (x, y) = network().double(), images()
     scaling = replace(Scaling.manual(0.3, 2.0), distance=distance)
-    found = maximize_factors(model, x.double(), y, scaling)
-    for one, factor in zip(found.tried, (0.3, 2.0), strict=True):
+    result = maximize_factors(model, x.double(), y, scaling)
+    for one, factor in zip(result.tried, (0.3, 2.0), strict=True):
         assert one.attentions == (factor, factor)
         assert one.objective == pytest.approx(float(by_hand(model, x.double(), [factor] * 2).detach()), rel=1e-9)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("loss", ["cross-entropy", "margin", "gama"])
-def test_other_losses_are_those_of_the_logits(loss: str) -> None:
+def test_other_losses_match_the_logits(loss: str) -> None:
     model, (x, y) = network().double(), images()
     (one,) = maximize_factors(model, x.double(), y, replace(Scaling.manual(0.25), loss=loss)).tried
     with model.taps.scale(0.25):
@@ -90,7 +90,7 @@ def test_gradients_agree_with_finite_differences(name: str, space: str) -> None:
     reference = search.reference(torch.ones(count, dtype=torch.float64), x.double())
     u_M = torch.linspace(-1.0, -0.2, count).double() if space == "log" else torch.linspace(0.2, 0.8, count).double()
     grad_M = search.gradient(u_M, batch, reference)
-    # where there is only one token to look at, factors change nothing
+    # with only one token to attend to, factors change nothing
     moved = (grad_M.abs() > 1e-6).nonzero().flatten().tolist()
     assert len(moved) >= 2
     for i in {*moved[:2], moved[-1], count - 1}:
@@ -109,10 +109,10 @@ def test_a_search_in_magnitudes_is_in_powers_of_ten() -> None:
     torch.testing.assert_close(search.factors_at(u_M), torch.tensor([0.01, 1.0]).double())
 
 
-def test_steps_go_uphill_and_stay_in_range() -> None:
+def test_steps_increase_the_objective_and_stay_in_range() -> None:
     model, (x, y) = network(), images()
-    found = maximize_factors(model, x, y, replace(Scaling.paper(), batches=4, batch_size=6, steps=20, step_size=0.05))
-    assert all(1e-7 <= factor <= 1 for one in found.tried for factor in one.attentions)
+    result = maximize_factors(model, x, y, replace(Scaling.paper(), batches=4, batch_size=6, steps=20, step_size=0.05))
+    assert all(1e-7 <= factor <= 1 for one in result.tried for factor in one.attentions)
     search = FactorSearch(require_taps(model), replace(Scaling(), steps=20, step_size=0.05, batch_size=6), x, y, seed=0)
     decade, start, end = search.maximize(0, torch.ones(2, dtype=torch.float64))
     assert end.objective is not None
@@ -121,7 +121,7 @@ def test_steps_go_uphill_and_stay_in_range() -> None:
     assert decade.attentions[0] == decade.attentions[1] == pytest.approx(10 ** (-7 / 24))
 
 
-def test_a_clamp_without_gradient_holds_its_factor_and_one_passed_through_does_not() -> None:
+def test_clamping_stops_gradients_unless_straight_through() -> None:
     model, (x, y) = network().double(), images(2)
     moved = {}
     for through in (True, False):
@@ -135,18 +135,18 @@ def test_a_clamp_without_gradient_holds_its_factor_and_one_passed_through_does_n
     torch.testing.assert_close(moved[True][1], moved[False][1])
 
 
-def test_a_start_is_never_the_reference_itself() -> None:
+def test_a_start_differs_from_the_reference() -> None:
     model, (x, y) = network(), images(2)
     search = FactorSearch(require_taps(model), Scaling.paper(), x, y, seed=0)
     ones = torch.ones(2, dtype=torch.float64)
     starts = torch.stack([search.start(number, ones) for number in range(200)])
     assert (starts != 1).any(1).all()
-    assert (starts == 1).any()  # about half of the noise lies above
+    assert (starts == 1).any()  # about half of the noise is above
     assert starts.min() == 1e-7
     assert starts.max() == 1
 
 
-def test_the_drifting_reference_is_what_the_last_batch_found() -> None:
+def test_the_drifting_reference_is_the_result_of_the_last_batch() -> None:
     model, (x, y) = network(), images(4)
     scaling = replace(Scaling.literal(), batches=2, batch_size=2, logits=False)
     first, second = maximize_factors(model, x, y, scaling).tried
@@ -157,49 +157,49 @@ def test_the_drifting_reference_is_what_the_last_batch_found() -> None:
 
 
 @pytest.mark.parametrize(("keep", "expected"), [("last", 2), ("distance", 1), ("broken", 0)])
-def test_what_is_kept(keep: str, expected: int) -> None:
+def test_the_kept_candidate(keep: str, expected: int) -> None:
     model, (x, y) = network(), images()
     worth = {0.5: 5, 1e-3: 1, 0.9: 3}
 
     def trial(factors: Factors) -> tuple[int, int]:
         return worth[factors.attentions[0]], 6
 
-    found = maximize_factors(model, x, y, replace(Scaling.manual(*worth), keep=keep), trial=trial)
-    assert [one.broken for one in found.tried] == [5, 1, 3]
-    assert found.best == found.tried[expected]
-    assert found.best.num_images == 6
+    result = maximize_factors(model, x, y, replace(Scaling.manual(*worth), keep=keep), trial=trial)
+    assert [one.broken for one in result.tried] == [5, 1, 3]
+    assert result.best == result.tried[expected]
+    assert result.best.num_images == 6
 
 
-def test_of_two_that_fell_as_much_the_milder_is_kept() -> None:
+def test_of_two_equally_successful_the_smaller_is_kept() -> None:
     model, (x, y) = network(), images()
-    found = maximize_factors(model, x, y, Scaling.manual(1e-3, 0.9, 0.5), trial=lambda factors: (4, 6))
-    assert found.best.attentions == (0.9, 0.9)
+    result = maximize_factors(model, x, y, Scaling.manual(1e-3, 0.9, 0.5), trial=lambda factors: (4, 6))
+    assert result.best.attentions == (0.9, 0.9)
 
 
-def test_without_a_trial_felled_goes_by_the_distance() -> None:
+def test_without_a_trial_the_distance_decides() -> None:
     model, (x, y) = network(), images()
-    found = maximize_factors(model, x, y, Scaling.manual(0.9, 1e-3, 0.5))
-    assert found.best == found.tried[1]
+    result = maximize_factors(model, x, y, Scaling.manual(0.9, 1e-3, 0.5))
+    assert result.best == result.tried[1]
 
 
 def test_only_the_first_blocks_are_scaled() -> None:
     model, (x, y) = network(), images()
-    found = maximize_factors(model, x, y, Scaling(blocks=1, batches=2, batch_size=3, steps=2))
-    assert all(one.attentions[0] < 1 and one.attentions[1] == 1 for one in found.tried)
+    result = maximize_factors(model, x, y, Scaling(blocks=1, batches=2, batch_size=3, steps=2))
+    assert all(one.attentions[0] < 1 and one.attentions[1] == 1 for one in result.tried)
     more = maximize_factors(model, x, y, Scaling(blocks=9, batches=1, batch_size=3, steps=2))
     assert all(len(one.attentions) == 2 for one in more.tried)
 
 
 def test_the_extra_factor_multiplies_the_logits() -> None:
     model, (x, y) = network(), images()
-    found = maximize_factors(model, x, y, replace(Scaling.literal(), batches=3, batch_size=2))
-    assert all(one.logits != 1 or one.attentions != (1, 1) for one in found.tried)
+    result = maximize_factors(model, x, y, replace(Scaling.literal(), batches=3, batch_size=2))
+    assert all(one.logits != 1 or one.attentions != (1, 1) for one in result.tried)
     with model.taps.scale((0.5, 0.25)):
         expected = 3 * model(x)
     torch.testing.assert_close(RescaledModel(model, (0.5, 0.25), 3.0)(x), expected)
 
 
-def test_the_same_seed_finds_the_same_and_leaves_no_trace() -> None:
+def test_the_same_seed_gives_the_same_factors() -> None:
     model, (x, y) = network().train(), images()
     state = {name: value.clone() for name, value in model.state_dict().items()}
     first, second = (maximize_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=3), seed=5) for _ in range(2))
@@ -210,32 +210,32 @@ def test_the_same_seed_finds_the_same_and_leaves_no_trace() -> None:
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
-def test_costs_are_counted() -> None:
+def test_passes_are_counted() -> None:
     model, (x, y) = network(), images()
-    found = maximize_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=4))
+    result = maximize_factors(model, x, y, Scaling(batches=2, batch_size=3, steps=4))
     # per batch: the reference, the decade, the start and the end, and the steps
-    assert (found.forwards, found.backwards) == (2 * 3 * (4 + 4), 2 * 3 * 4)
+    assert (result.forwards, result.backwards) == (2 * 3 * (4 + 4), 2 * 3 * 4)
 
 
-def test_the_costs_of_trials_are_counted_too() -> None:
+def test_passes_of_trials_are_counted() -> None:
     model, (x, _) = network(), images()
     scaling = replace(Scaling.manual(0.5, 0.1), trial_attack=PGD(steps=3))
-    found = find_attack_factors(model, x, model(x).argmax(1), Linf(1e-6), scaling)  # where nothing falls
+    result = find_attack_factors(model, x, model(x).argmax(1), Linf(1e-6), scaling)  # where no image is broken
     measured = 2 * (6 + 6)  # per candidate a reference and a value
     tried = 2 * 6 * (2 * 4 + 1)  # four points, each shown to both models, and the judgment
-    assert (found.forwards, found.backwards) == (measured + tried + 6, 2 * 6 * 4)
+    assert (result.forwards, result.backwards) == (measured + tried + 6, 2 * 6 * 4)
 
 
-def test_a_search_inside_a_threat_tries_its_candidates_on_the_model_itself() -> None:
+def test_candidates_of_a_threat_search_are_tried_on_the_unscaled_model() -> None:
     model, (x, _) = network(), images()
     y = model(x).argmax(1)
-    y[0] = (y[0] + 1) % 5  # wrong before any attack, so no attack breaks it
-    found = find_attack_factors(model, x, y, Linf(8 / 255), Scaling.manual(0.5, 1e-3))
-    assert all(one.num_images == 5 and one.broken is not None and 0 <= one.broken <= 5 for one in found.tried)
+    y[0] = (y[0] + 1) % 5  # misclassified before any attack, so no attack breaks it
+    result = find_attack_factors(model, x, y, Linf(8 / 255), Scaling.manual(0.5, 1e-3))
+    assert all(one.num_images == 5 and one.broken is not None and 0 <= one.broken <= 5 for one in result.tried)
 
 
-def test_a_model_in_training_is_judged_in_evaluation_and_left_as_it_was() -> None:
-    """LeViT's BatchNorm would remember the images, and refuse a single one."""
+def test_a_model_in_training_mode_is_searched_in_evaluation_mode() -> None:
+    """LeViT's BatchNorm would update its statistics, and refuse a single image."""
     model, (x, y) = network("levit").train(), images(1)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     find_attack_factors(
@@ -250,11 +250,11 @@ class Plain(nn.Module):
         return x.flatten(1)[:, :5]
 
 
-def test_models_whose_attention_cannot_be_reached_are_refused() -> None:
+def test_models_without_scalable_attention_are_refused() -> None:
     x, y = images(2)
     with pytest.raises(UsageError, match="this Plain has none. Load it with vitadel.models.load"):
         maximize_factors(Plain(), x, y, Scaling())
-    with pytest.raises(UsageError, match="ResNet has no attention Vitadel knows"):
+    with pytest.raises(UsageError, match="ResNet has no attention Vitadel supports"):
         maximize_factors(load("timm:resnet18", num_classes=5, image_size=32), x, y, Scaling())
 
 
@@ -265,7 +265,7 @@ def test_half_precision_is_refused(dtype: torch.dtype) -> None:
         maximize_factors(network().to(dtype), x, y, Scaling())
 
 
-def test_compiled_models_whose_taps_stay_silent_are_refused() -> None:
+def test_compiled_models_without_taps_are_refused() -> None:
     model, (x, y) = network(), images(2)
     with pytest.raises(UsageError, match="compiled code does not see them. Give the model itself"):
         maximize_factors(torch.compile(model, backend="eager"), x, y, Scaling())
@@ -282,12 +282,12 @@ def test_compiled_models_whose_taps_stay_silent_are_refused() -> None:
         ({"space": "linear"}, "counts in magnitudes"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], words: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Scaling(**settings)  # type: ignore[arg-type]
 
 
-def test_presets_are_what_the_table_says() -> None:
+def test_presets_match_the_table() -> None:
     literal, paper = SCALINGS["aas-literal"](), SCALINGS["aas-paper"]()
     assert (literal.distance, literal.reference, literal.keep) == ("literal", "drifting", "last")
     assert (literal.through_clamp, literal.logits, literal.space) == (False, True, "linear")

@@ -29,7 +29,7 @@ def test_the_last_queries_move_mass_between_windows_of_three_pixels(threat: Thre
     _, state = attack.step(oracle, context, state)
     _, after = attack.step(oracle, replace(context, step_B=none_B + 5000), state)
     first, second = state["best"] - x0, after["x"] - x0
-    # lengths are brought back to eps, so what only changed by a common factor did not move
+    # norms are scaled back to eps, so pixels that changed by the common factor did not move
     scale = second.abs().amax((1, 2, 3), keepdim=True)
     assert bool((scale > 0).all())
     ratio = torch.where(first.abs() > 1e-12, second / first, torch.nan)
@@ -38,7 +38,7 @@ def test_the_last_queries_move_mass_between_windows_of_three_pixels(threat: Thre
     assert 9 < int(moved.max()) <= 18
 
 
-def test_every_tile_of_the_start_has_signs_of_its_own() -> None:
+def test_tiles_of_the_start_have_independent_signs() -> None:
     """Tiles of 2 x 2 pixels, one pixel from the border: of two neighbors, half have the same sign in a channel."""
     tiles = L1_PATTERNS.tiles(torch.zeros(200, 3, SIDE, SIDE), RandomStreams.of(0, torch.arange(200)))
     first = tiles[:, :, 1:11:2, 1:11:2].sign()  # one pixel of each tile, never zero

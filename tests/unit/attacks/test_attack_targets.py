@@ -14,17 +14,17 @@ LABELS = torch.tensor([2, 0, 1])
 Z_BK = torch.tensor([[0.0, 3.0, 9.0, 1.0, 2.0], [5.0, 4.0, 3.0, 2.0, 1.0], [9.0, 0.0, 7.0, 6.0, 8.0]])
 
 
-def test_a_goal_for_every_target_the_largest_logit_first() -> None:
+def test_targets_are_ordered_by_logit() -> None:
     goals = PGD(targets=3).branch_goals(Untargeted(LABELS), top_other_classes(Z_BK, LABELS, 3), 5)
     assert all(isinstance(goal, Toward) for goal in goals)
-    found = [(goal.label_B.tolist(), goal.target_B.tolist()) for goal in goals if isinstance(goal, Toward)]
-    assert found == [([2, 0, 1], [1, 1, 0]), ([2, 0, 1], [4, 2, 4]), ([2, 0, 1], [3, 3, 2])]
+    result = [(goal.label_B.tolist(), goal.target_B.tolist()) for goal in goals if isinstance(goal, Toward)]
+    assert result == [([2, 0, 1], [1, 1, 0]), ([2, 0, 1], [4, 2, 4]), ([2, 0, 1], [3, 3, 2])]
     objectives = [goal.objective(Z_BK).tolist() for goal in goals]
     assert objectives == [[-6, -1, 9], [-7, -2, 8], [-8, -3, 7]]
 
 
 @pytest.mark.parametrize("attack", [APGD(targets=3), FAB(targets=3), PGD(targets=3)])
-def test_targets_of_an_attack_are_not_the_callers(attack: IterativeAttack) -> None:
+def test_attacks_with_targets_refuse_targeted_goals(attack: IterativeAttack) -> None:
     with pytest.raises(UsageError, match="needs an Untargeted goal, got Targeted"):
         attack.branch_goals(Targeted(LABELS), top_other_classes(Z_BK, LABELS, 3), 5)
 
@@ -60,7 +60,7 @@ def test_two_classes_have_a_margin_instead_of_dlr() -> None:
 @pytest.mark.parametrize(
     ("targets", "classes", "num_branches"), [(0, 10, 1), (9, 10, 9), (9, 8, 7), (9, 2, 1), (5, 1000, 5), (3, 4, 3)]
 )
-def test_an_image_makes_as_many_items_as_it_has_targets(targets: int, classes: int, num_branches: int) -> None:
+def test_an_image_has_one_item_per_target(targets: int, classes: int, num_branches: int) -> None:
     assert APGD(targets=targets).num_branches(classes) == num_branches
     assert FAB(targets=targets).num_branches(classes) == num_branches
     assert Square().num_branches(classes) == 1
@@ -80,9 +80,7 @@ def test_an_image_makes_as_many_items_as_it_has_targets(targets: int, classes: i
         ),
     ],
 )
-def test_flags_name_what_few_classes_do_not_allow(
-    attack: IterativeAttack, loss: Loss, classes: int, sentence: str
-) -> None:
+def test_flags_name_the_limits_of_few_classes(attack: IterativeAttack, loss: Loss, classes: int, sentence: str) -> None:
     (flag,) = attack.find_flags(Untargeted(LABELS, loss), classes)
     assert (flag.code, flag.sentence) == ("few-classes", sentence)
 

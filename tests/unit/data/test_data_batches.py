@@ -37,28 +37,28 @@ def test_batches_are_the_images_in_the_order_given(split: Split, ahead: int) -> 
         assert torch.equal(y, split.labels[expected])
 
 
-def test_resident_splits_are_read_alike(digits: DataSet) -> None:
+def test_in_memory_splits_give_the_same_batches(digits: DataSet) -> None:
     rows = torch.arange(359).split(100)
     x = torch.cat([x for _, x, _ in batches(digits.test, rows)])
     assert torch.equal(x, digits.test.images(torch.arange(359)))
 
 
-def test_no_batches_in_none_out(split: Split) -> None:
+def test_no_indices_give_no_batches(split: Split) -> None:
     assert list(batches(split, [])) == []
 
 
-def test_only_so_many_batches_are_asked_for(split: Split) -> None:
-    asked: list[int] = []
+def test_only_a_bounded_number_of_batches_is_prefetched(split: Split) -> None:
+    requested: list[int] = []
 
     def order() -> Iterator[Tensor]:
         for number in range(8):
-            asked.append(number)
+            requested.append(number)
             yield torch.tensor([number])
 
     reader = batches(split, order(), ahead=2)
-    assert asked == []
+    assert requested == []
     next(reader)
-    assert asked == [0, 1, 2]
+    assert requested == [0, 1, 2]
     reader.close()
 
 
@@ -82,7 +82,7 @@ def test_an_error_of_the_consumer_ends_the_threads(split: Split) -> None:
     assert threading.active_count() == before
 
 
-def test_an_unreadable_image_is_named_when_its_batch_is_due(pets: Path, split: Split) -> None:
+def test_an_unreadable_image_is_named_at_its_batch(pets: Path, split: Split) -> None:
     broken = pets / split.ids[5]
     broken.write_bytes(broken.read_bytes()[:60])
     reader = batches(split, [torch.tensor([0, 1]), torch.tensor([4, 5, 6])])

@@ -5,7 +5,7 @@ from pathlib import Path
 from vitadel.data import DataSet, Squash, check, load
 
 
-def test_digits_are_all_readable(digits: DataSet) -> None:
+def test_all_digits_are_readable(digits: DataSet) -> None:
     report = check(digits)
     assert report.ok
     assert list(report.counts) == ["train", "holdout", "test"]
@@ -29,7 +29,7 @@ def test_every_unreadable_file_is_listed(pets: Path) -> None:
     assert sum(steps) == 48
 
 
-def test_a_class_without_images_is_counted_as_such(tmp_path: Path, pets: Path) -> None:
+def test_a_class_without_images_is_counted_as_empty(tmp_path: Path, pets: Path) -> None:
     (tmp_path / "val").mkdir()
     (pets / "test" / "cat").rename(tmp_path / "val" / "n02123045")
     counts = check(load(f"imagenet:{tmp_path}", preprocess=Squash(4))).counts["test"]

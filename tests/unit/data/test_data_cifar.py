@@ -1,4 +1,4 @@
-"""CIFAR archives: a small imitation of the real layout, and files that are not what they say."""
+"""CIFAR archives: a small imitation of the real layout, and invalid files."""
 
 import os
 import pickle
@@ -40,7 +40,7 @@ def cifar10(archive: Path) -> DataSet:
     return load(f"cifar10:{archive}", preprocess=Squash(32))
 
 
-def test_cifar10_is_read_plane_by_plane(archive: Path) -> None:
+def test_cifar10_is_read_channel_by_channel(archive: Path) -> None:
     data = cifar10(archive)
     assert data.classes == NAMES
     assert (data.mean, data.std) == ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
@@ -90,7 +90,7 @@ def test_arrays_written_by_python_2_are_read(archive: Path) -> None:
     assert torch.equal(test.images(torch.tensor([0])).flatten(), torch.arange(256).repeat(12) / 255)
 
 
-def test_larger_pictures_are_resized_when_read(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_larger_images_are_resized_when_read(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = load(f"cifar10:{archive}", preprocess=Squash(40)).test
     monkeypatch.setattr("vitadel.data.loading._KEPT", 1)
     lazy = load(f"cifar10:{archive}", preprocess=Squash(40)).test

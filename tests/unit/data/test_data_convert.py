@@ -1,4 +1,4 @@
-"""Archives of generated images into shards: the same numbers, little memory, and every way an archive can be wrong."""
+"""Archives of generated images into shards: the same numbers, little memory, and every kind of invalid archive."""
 
 import importlib
 import io
@@ -39,7 +39,7 @@ def labels(count: int = COUNT, seed: int = 0) -> NDArray[np.int64]:
 
 
 def save(path: Path, *, image: object = None, label: object = None, compressed: bool = False) -> Path:
-    """An archive that is right in everything but what is given."""
+    """An archive that is valid except for the given arrays."""
     write: Callable[..., None] = np.savez_compressed if compressed else np.savez
     write(path, image=pictures() if image is None else image, label=labels() if label is None else label)
     return path
@@ -62,27 +62,27 @@ def refused(archive: Path, message: str, **settings: object) -> None:
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("shard_images", [1000, 40, 17, 1])
 @pytest.mark.parametrize("block", [1, 5 * 8 * 8 * 3, 2**20])
-def test_shards_hold_what_the_archive_holds(
+def test_shards_equal_the_archive(
     tmp_path: Path, compressed: bool, shard_images: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE, "_BLOCK", block)
     archive = save(tmp_path / "a.npz", compressed=compressed)
-    told: list[tuple[str, int, int]] = []
+    reports: list[tuple[str, int, int]] = []
     shards = convert(
         [archive],
         tmp_path / "out",
         shard_images=shard_images,
-        notify=lambda what, done, total, numbers: told.append((what, done, total)),
+        notify=lambda what, done, total, numbers: reports.append((what, done, total)),
     )
     with np.load(archive) as content:
         same(shards, content["image"], content["label"])
     same(Shards.read(tmp_path / "out"), pictures(), labels())
     assert (shards.num_classes, shards.image_size) == (10, 8)
-    assert told[-1] == ("converting", 40, 40)
-    assert [done for _, done, _ in told] == sorted({done for _, done, _ in told})
+    assert reports[-1] == ("converting", 40, 40)
+    assert [done for _, done, _ in reports] == sorted({done for _, done, _ in reports})
 
 
-def test_archives_follow_one_another(tmp_path: Path) -> None:
+def test_several_archives_are_concatenated(tmp_path: Path) -> None:
     archives = [
         save(tmp_path / f"{seed}.npz", image=pictures(seed=seed), label=labels(seed=seed), compressed=seed == 2)
         for seed in (2, 0, 1)
@@ -97,7 +97,7 @@ def test_archives_follow_one_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "int32", ">i2", "uint64"])
-def test_labels_may_be_any_whole_numbers(tmp_path: Path, dtype: str) -> None:
+def test_labels_may_have_any_integer_type(tmp_path: Path, dtype: str) -> None:
     archive = save(tmp_path / "a.npz", label=labels().astype(dtype))
     same(convert([archive], tmp_path / "out"), pictures(), labels())
 
@@ -133,7 +133,7 @@ def test_memory_stays_small(tmp_path: Path) -> None:
 # --- archives that are wrong ---------------------------------------------------------------------------------------
 
 
-def test_files_that_are_no_archive_are_named(tmp_path: Path) -> None:
+def test_files_of_other_formats_are_named(tmp_path: Path) -> None:
     refused(tmp_path / "none.npz", f"cannot read {tmp_path / 'none.npz'}: No such file or directory. Is that the arch")
     (tmp_path / "folder.npz").mkdir()
     refused(tmp_path / "folder.npz", f"cannot read {tmp_path / 'folder.npz'}: Is a directory. Is that the archive")
@@ -146,7 +146,7 @@ def test_files_that_are_no_archive_are_named(tmp_path: Path) -> None:
         convert([], tmp_path / "out")
 
 
-def test_missing_arrays_are_named_with_those_there_are(tmp_path: Path) -> None:
+def test_missing_arrays_are_named_with_those_present(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=pictures(), labels=labels())
     refused(tmp_path / "a.npz", "a.npz has no array 'image'. It has: images, labels. Say which are the images and")
     refused(tmp_path / "a.npz", "a.npz has no array 'label'. It has: images, labels.", image_key="images")
@@ -177,7 +177,7 @@ WRONG_IMAGES: Mapping[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG_IMAGES)
-def test_images_of_another_form_are_named(tmp_path: Path, case: str) -> None:
+def test_images_of_another_shape_are_named(tmp_path: Path, case: str) -> None:
     image, message = WRONG_IMAGES[case]
     archive = save(tmp_path / "a.npz", image=image, label=labels(0) if case == "no image" else None)
     refused(archive, f"'image' in {archive} {message}")
@@ -192,7 +192,7 @@ WRONG_LABELS: Mapping[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG_LABELS)
-def test_labels_of_another_form_are_named(tmp_path: Path, case: str) -> None:
+def test_labels_of_another_shape_are_named(tmp_path: Path, case: str) -> None:
     label, message = WRONG_LABELS[case]
     archive = save(tmp_path / "a.npz", label=label)
     refused(archive, f"'label' in {archive} {message}")
@@ -245,7 +245,7 @@ def test_objects_are_never_unpickled(tmp_path: Path, key: str) -> None:
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("share", [0.01, 0.3, 0.9, 0.999])
-def test_an_archive_cut_short_is_named(tmp_path: Path, compressed: bool, share: float) -> None:
+def test_a_truncated_archive_is_named(tmp_path: Path, compressed: bool, share: float) -> None:
     archive = save(tmp_path / "a.npz", compressed=compressed)
     whole = archive.read_bytes()
     archive.write_bytes(whole[: int(share * len(whole))])
@@ -254,7 +254,7 @@ def test_an_archive_cut_short_is_named(tmp_path: Path, compressed: bool, share: 
 
 @pytest.mark.parametrize("compressed", [False, True])
 @pytest.mark.parametrize("place", ["first", "last"])
-def test_a_wrong_byte_among_the_pixels_is_found(tmp_path: Path, compressed: bool, place: str) -> None:
+def test_a_wrong_byte_among_the_pixels_is_detected(tmp_path: Path, compressed: bool, place: str) -> None:
     archive = save(tmp_path / "a.npz", compressed=compressed)
     content = bytearray(archive.read_bytes())
     with zipfile.ZipFile(archive) as opened:
@@ -267,7 +267,7 @@ def test_a_wrong_byte_among_the_pixels_is_found(tmp_path: Path, compressed: bool
 
 
 @pytest.mark.parametrize("entries", [39, 41])
-def test_an_array_of_another_length_than_its_header_says_is_named(tmp_path: Path, entries: int) -> None:
+def test_an_array_that_contradicts_its_header_is_named(tmp_path: Path, entries: int) -> None:
     buffer, label = io.BytesIO(), io.BytesIO()
     np.lib.format.write_array(buffer, pictures(41))
     np.lib.format.write_array(label, labels())
@@ -279,7 +279,7 @@ def test_an_array_of_another_length_than_its_header_says_is_named(tmp_path: Path
     refused(tmp_path / "a.npz", f"a.npz is cut short or damaged: 'image' {what} its 40 entries. Fetch it again.")
 
 
-def test_damage_anywhere_is_found_or_harmless(tmp_path: Path) -> None:
+def test_damage_anywhere_is_detected_or_harmless(tmp_path: Path) -> None:
     """Nothing but UsageError, whichever byte is wrong; and what is accepted is what was meant."""
     archive = save(tmp_path / "a.npz", image=pictures(3), label=labels(3), compressed=True)
     whole, accepted = archive.read_bytes(), 0
@@ -311,7 +311,7 @@ def test_a_folder_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
         convert([archive], archive)
 
 
-def test_finished_shards_are_never_written_over(tmp_path: Path) -> None:
+def test_finished_shards_are_never_overwritten(tmp_path: Path) -> None:
     archive, out = save(tmp_path / "a.npz"), tmp_path / "out"
     described = convert([archive], out).describe()
     with pytest.raises(UsageError, match=re.escape(f"{out} already holds shards. Use them, or choose a new folder.")):
@@ -323,14 +323,14 @@ class Stopped(BaseException):
     """Like Ctrl-C: not an Exception."""
 
 
-@pytest.mark.parametrize("moment", [1, 20, 40])
-def test_work_that_is_stopped_leaves_an_empty_folder(
-    tmp_path: Path, moment: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at", [1, 20, 40])
+def test_an_interrupted_conversion_leaves_an_empty_folder(
+    tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE, "_BLOCK", 1)
 
     def stop(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if done == moment:
+        if done == at:
             assert list((tmp_path / "out").iterdir())
             with pytest.raises(UsageError, match="out is unfinished. Run the `vitadel data convert` that was to fill"):
                 Shards.read(tmp_path / "out")
@@ -345,19 +345,19 @@ def test_work_that_is_stopped_leaves_an_empty_folder(
     same(convert([archive], tmp_path / "out"), pictures(), labels())
 
 
-def killed(archive: Path, out: Path, moment: str) -> int:
-    """How a child ends that kills itself when so many images are done, or when a file is to get this name."""
+def killed(archive: Path, out: Path, at: str) -> int:
+    """The exit of a child that kills itself after so many images, or when a file is to get this name."""
     child = os.fork()  # not a new interpreter: importing torch takes seconds
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     rename = Path.replace
 
     def stop(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        if str(done) == moment:
+        if str(done) == at:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def dying(path: Path, target: Path) -> Path:
-        if target.name == moment:
+        if target.name == at:
             os.kill(os.getpid(), signal.SIGKILL)
         return rename(path, target)
 
@@ -368,13 +368,13 @@ def killed(archive: Path, out: Path, moment: str) -> int:
         os._exit(1)
 
 
-@pytest.mark.parametrize("moment", ["20", "shards.json"])
-def test_a_kill_leaves_nothing_that_reads_as_complete(
-    tmp_path: Path, moment: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at", ["20", "shards.json"])
+def test_a_killed_conversion_does_not_read_as_complete(
+    tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE, "_BLOCK", 1)
     archive, out = save(tmp_path / "a.npz"), tmp_path / "out"
-    assert killed(archive, out, moment) == -signal.SIGKILL
+    assert killed(archive, out, at) == -signal.SIGKILL
     assert (out / "images-00000.npy").exists()
     with pytest.raises(UsageError, match="out is unfinished. Run the `vitadel data convert` that was to fill it again"):
         Shards.read(out)
@@ -386,7 +386,7 @@ def test_a_kill_leaves_nothing_that_reads_as_complete(
     assert sorted(path.name for path in out.iterdir()) == ["images-00000.npy", "labels-00000.npy", "shards.json"]
 
 
-def test_too_small_a_disk_is_named_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_small_a_disk_is_reported_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = save(tmp_path / "a.npz")
     need = COUNT * (8 * 8 * 3 + 1)
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": need - 1}))
@@ -396,14 +396,14 @@ def test_too_small_a_disk_is_named_before_anything_is_written(tmp_path: Path, mo
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     archive, out = save(tmp_path / "a.npz"), tmp_path / "out"
     out.mkdir(mode=0o500)
     with pytest.raises(UsageError, match=re.escape(f"cannot write to {out}: Permission denied. Choose a folder you")):
         convert([archive], out)
 
 
-def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 

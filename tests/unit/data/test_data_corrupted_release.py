@@ -1,4 +1,4 @@
-"""Data sets as their authors released them: found by name, and whatever is wrong with them is said."""
+"""Data sets as their authors released them: found by name, and every defect is reported."""
 
 import hashlib
 from pathlib import Path
@@ -33,7 +33,7 @@ def paint(path: Path, level: int = 0, mode: str = "RGB", size: tuple[int, int] =
 
 
 @pytest.mark.parametrize(("name", "digest"), [("imagenet-a", "f6aa4b23"), ("imagenet-r", "e19a59d8")])
-def test_the_200_classes_are_the_published_ones(name: str, digest: str) -> None:
+def test_the_200_classes_are_as_published(name: str, digest: str) -> None:
     members = subset_wnids(name)
     assert hashlib.sha256("\n".join(members).encode()).hexdigest().startswith(digest)
     assert len(set(members)) == 200
@@ -42,7 +42,7 @@ def test_the_200_classes_are_the_published_ones(name: str, digest: str) -> None:
 
 @pytest.mark.parametrize("name", ["imagenet-a", "imagenet-r"])
 @pytest.mark.parametrize("inside", ["", "nested"])
-def test_labels_come_from_wnids_and_not_from_a_listing(tmp_path: Path, name: str, inside: str) -> None:
+def test_labels_come_from_wnids(tmp_path: Path, name: str, inside: str) -> None:
     root = tmp_path / "data"
     place = root / name if inside else root
     chosen = subset_wnids(name)[7], subset_wnids(name)[150]
@@ -60,7 +60,7 @@ def test_labels_come_from_wnids_and_not_from_a_listing(tmp_path: Path, name: str
     assert one.test.labels.tolist() == [wnids().index(chosen[1])]
 
 
-def test_a_strange_folder_is_named_and_skipped_only_on_request(tmp_path: Path) -> None:
+def test_unknown_folders_are_skipped_only_on_request(tmp_path: Path) -> None:
     paint(tmp_path / subset_wnids("imagenet-a")[0] / "a.png")
     paint(tmp_path / "n00000000" / "b.png")
     with pytest.raises(UsageError, match="n00000000 is not named after one of the 200 classes of imagenet-a"):
@@ -73,7 +73,7 @@ def test_a_strange_folder_is_named_and_skipped_only_on_request(tmp_path: Path) -
 # -------------------------------------------------------------------- stimuli
 
 
-def test_stimuli_are_labeled_by_their_shape(tmp_path: Path) -> None:
+def test_stimuli_are_labeled_by_shape(tmp_path: Path) -> None:
     for name in ("cat/cat1-dog10.png", "cat/cat2-cat3.png", "truck/truck7-oven1.jpg"):
         paint(tmp_path / name)
     paint(tmp_path / ".cache" / "cat1-dog1.png")
@@ -90,17 +90,17 @@ def test_stimuli_are_labeled_by_their_shape(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "stranger", ["notes.txt", "cat/readme.md", "cat/dog1-cat2.png", "cow/cow1-cat2.png", "cat/x.png"]
+    "unknown", ["notes.txt", "cat/readme.md", "cat/dog1-cat2.png", "cow/cow1-cat2.png", "cat/x.png"]
 )
-def test_extra_files_among_the_stimuli_are_named_and_skipped_only_on_request(tmp_path: Path, stranger: str) -> None:
+def test_extra_files_among_stimuli_are_skipped_only_on_request(tmp_path: Path, unknown: str) -> None:
     paint(tmp_path / "cat/cat1-dog10.png")
-    (tmp_path / stranger).parent.mkdir(exist_ok=True)
-    (tmp_path / stranger).write_text("?")
-    with pytest.raises(UsageError, match=f"1 entries that are no stimuli, the first is {stranger}"):
+    (tmp_path / unknown).parent.mkdir(exist_ok=True)
+    (tmp_path / unknown).write_text("?")
+    with pytest.raises(UsageError, match=f"1 entries that are no stimuli, the first is {unknown}"):
         load(f"cue-conflict:{tmp_path}", preprocess=Squash(8))
     data = load(f"cue-conflict:{tmp_path}", preprocess=Squash(8), skip=True)
     assert data.test.ids == ("cat/cat1-dog10.png",)
-    assert data.test.skipped == (f"{stranger}: no stimulus",)
+    assert data.test.skipped == (f"{unknown}: no stimulus",)
 
 
 def test_a_folder_without_stimuli_is_named(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def lines(*labels: int) -> list[str]:
     return [f"{wnids()[label]}/ILSVRC2012_val_{label:08d}.JPEG.png" for label in labels]
 
 
-def test_a_list_of_images_is_scored_in_its_order(validation: Path) -> None:
+def test_a_list_of_images_is_evaluated_in_its_order(validation: Path) -> None:
     ids = validation / "ids.txt"
     ids.write_text("\n".join(["# as published", *lines(4, 0, 5, 2)]) + "\n")
     data = load(f"imagenet:{validation}@{ids}", preprocess=Squash(8))
@@ -135,7 +135,7 @@ def test_a_list_of_images_is_scored_in_its_order(validation: Path) -> None:
     assert load(f"imagenet:{validation}@{ids}", preprocess=Squash(8)).test.labels.tolist() == [3, 1]
 
 
-def test_what_a_list_names_in_vain_is_said_and_skipped_only_on_request(validation: Path) -> None:
+def test_missing_files_of_a_list_are_skipped_only_on_request(validation: Path) -> None:
     ids = validation / "ids.txt"
     ids.write_text("\n".join(lines(4, 9, 0, 8)))
     with pytest.raises(
@@ -155,7 +155,7 @@ def test_what_a_list_names_in_vain_is_said_and_skipped_only_on_request(validatio
 # ------------------------------------------------------------------ bad files
 
 
-def test_gray_and_cmyk_images_of_any_size_are_read_and_a_broken_one_is_skipped_on_request(tmp_path: Path) -> None:
+def test_gray_and_cmyk_images_are_read_and_broken_ones_skipped_on_request(tmp_path: Path) -> None:
     for split in ("test",):
         paint(tmp_path / split / "a" / "gray.png", 51, "L", (5, 9))
         paint(tmp_path / split / "a" / "print.jpg", 51, "CMYK", (8, 8))
@@ -179,19 +179,19 @@ def test_gray_and_cmyk_images_of_any_size_are_read_and_a_broken_one_is_skipped_o
 # ----------------------------------------------------------------- what is missing
 
 
-def test_what_is_missing_of_imagenet_is_said_class_by_class(tmp_path: Path) -> None:
+def test_missing_imagenet_images_are_reported_per_class(tmp_path: Path) -> None:
     for number in range(50):
         paint(tmp_path / "val" / wnids()[0] / f"{number}.png")
     paint(tmp_path / "val" / wnids()[1] / "0.png")
     data = load(f"imagenet:{tmp_path}", preprocess=Squash(8))
-    told = missing(data)
-    assert told[:2] == (f"class {wnids()[1]}: 1 of 50 images", f"class {wnids()[2]}: no images")
-    assert len(told) == 999
+    report = missing(data)
+    assert report[:2] == (f"class {wnids()[1]}: 1 of 50 images", f"class {wnids()[2]}: no images")
+    assert len(report) == 999
     assert missing(load(f"imagenet:{tmp_path}[:5]", preprocess=Squash(8))) == ()
     assert missing(load("digits", preprocess=Squash(8))) == ()
 
 
-def test_what_is_missing_of_the_offshoots_is_said(tmp_path: Path) -> None:
+def test_missing_images_of_imagenet_variants_are_reported(tmp_path: Path) -> None:
     for wnid in subset_wnids("imagenet-a")[1:]:
         paint(tmp_path / "a" / wnid / "0.png")
     assert missing(load(f"imagenet-a:{tmp_path / 'a'}", preprocess=Squash(8))) == (
@@ -199,22 +199,22 @@ def test_what_is_missing_of_the_offshoots_is_said(tmp_path: Path) -> None:
         "199 of 7500 images",
     )
     paint(tmp_path / "cues" / "cat" / "cat1-dog1.png")
-    told = missing(load(f"cue-conflict:{tmp_path / 'cues'}", preprocess=Squash(8)))
-    assert told[0] == "class airplane: no images"
-    assert "class cat: 1 of 80 images" in told
-    assert len(told) == 16
+    report = missing(load(f"cue-conflict:{tmp_path / 'cues'}", preprocess=Squash(8)))
+    assert report[0] == "class airplane: no images"
+    assert "class cat: 1 of 80 images" in report
+    assert len(report) == 16
 
 
-@pytest.mark.parametrize(("count", "told"), [(7500, ()), (7499, ("7499 of 7500 images",)), (7501, ())])
-def test_nothing_is_missing_of_what_has_every_image(tmp_path: Path, count: int, told: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("count", "expected"), [(7500, ()), (7499, ("7499 of 7500 images",)), (7501, ())])
+def test_complete_data_sets_miss_nothing(tmp_path: Path, count: int, expected: tuple[str, ...]) -> None:
     members = torch.tensor([wnids().index(one) for one in subset_wnids("imagenet-a")])
     labels = members[torch.arange(count) % len(members)]
     pixels = InMemory(torch.zeros(count, 3, 1, 1, dtype=torch.uint8))
     split = Split("test", tuple(map(str, range(count))), labels, pixels)
-    assert missing(DataSet(f"imagenet-a:{tmp_path}", wnids(), Squash(1), None, None, split)) == told
+    assert missing(DataSet(f"imagenet-a:{tmp_path}", wnids(), Squash(1), None, None, split)) == expected
 
 
-def test_what_is_missing_of_imagenet_c_is_said_cell_by_cell(tmp_path: Path) -> None:
+def test_missing_imagenet_c_images_are_reported_per_cell(tmp_path: Path) -> None:
     for severity in range(1, 6):
         for wnid in wnids():
             place = tmp_path / "weather" / "fog" / str(severity) / wnid
@@ -255,11 +255,11 @@ def test_images_of_imagenet_c_are_found_by_class_and_name(tmp_path: Path) -> Non
         corrupted.cell("fog", 2)
 
 
-def test_what_is_missing_of_cifar_c_is_said_file_by_file(tmp_path: Path) -> None:
+def test_missing_cifar_c_images_are_reported_per_file(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.zeros(50000, np.uint8))
     np.save(tmp_path / "fog.npy", np.zeros((5, 32, 32, 3), np.uint8))
     (tmp_path / "frost.npy").write_bytes(b"no array")
-    told = missing_corrupted("cifar10-c", tmp_path, ["fog", "frost", "snow"])
-    assert told[0] == "fog.npy: uint8 of [5, 32, 32, 3] instead of [50000, 32, 32, 3]"
-    assert told[1].startswith("frost.npy: cannot be read")
-    assert told[2] == "snow.npy: no file"
+    report = missing_corrupted("cifar10-c", tmp_path, ["fog", "frost", "snow"])
+    assert report[0] == "fog.npy: uint8 of [5, 32, 32, 3] instead of [50000, 32, 32, 3]"
+    assert report[1].startswith("frost.npy: cannot be read")
+    assert report[2] == "snow.npy: no file"

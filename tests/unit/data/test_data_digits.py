@@ -29,19 +29,19 @@ def test_hash_is_over_labels_and_ids_in_order(digits: DataSet) -> None:
     assert digits.test.sha256 == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_splits_share_nothing_and_miss_nothing(digits: DataSet) -> None:
+def test_splits_partition_the_data(digits: DataSet) -> None:
     ids = [name for split in digits.splits.values() for name in split.ids]
     assert sorted(ids) == [f"digits/{number:05d}" for number in range(1797)]
 
 
-def test_each_class_gives_its_share(digits: DataSet) -> None:
+def test_splits_are_stratified(digits: DataSet) -> None:
     whole = np.bincount(load_digits().target)
     test, holdout = (torch.bincount(digits.split(name).labels).numpy() for name in ("test", "holdout"))
     assert test.tolist() == [36, 36, 35, 37, 36, 36, 36, 36, 35, 36]
     assert holdout.tolist() == [(count + 5) // 10 for count in whole - test]
 
 
-def test_pixels_and_labels_are_scikit_learns(digits: DataSet) -> None:
+def test_pixels_and_labels_match_scikit_learn(digits: DataSet) -> None:
     bunch = load_digits()
     for split in digits.splits.values():
         numbers = [int(name.split("/")[1]) for name in split.ids]
@@ -63,7 +63,7 @@ def test_value_16_is_white_and_8_is_128() -> None:
     assert set(bytes_[bunch.images[number] == 0]) == {0}
 
 
-def test_statistics_are_those_of_the_training_split(digits: DataSet) -> None:
+def test_statistics_match_the_training_split(digits: DataSet) -> None:
     assert digits.train is not None
     x = digits.train.images(torch.arange(len(digits.train))).double()
     mean, std = round(x.mean().item(), 4), round(x.std(correction=0).item(), 4)
@@ -73,7 +73,7 @@ def test_statistics_are_those_of_the_training_split(digits: DataSet) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 64])
-def test_a_prefix_is_the_start_of_every_split(digits: DataSet, n: int) -> None:
+def test_a_prefix_takes_the_start_of_every_split(digits: DataSet, n: int) -> None:
     part = load(f"digits[:{n}]", preprocess=Squash(8))
     for name, split in part.splits.items():
         whole = digits.split(name)
@@ -93,7 +93,7 @@ def test_a_prefix_longer_than_the_split_is_the_split(digits: DataSet) -> None:
     assert load("digits[:100000]", preprocess=Squash(8)).describe()["splits"] == digits.describe()["splits"]
 
 
-def test_digits_are_resident_at_any_size() -> None:
+def test_digits_are_in_memory_at_any_size() -> None:
     larger = load("digits[:3]", preprocess=Squash(16))
     assert larger.test.is_in_memory
     assert larger.test.images(torch.tensor([2, 0])).shape == (2, 3, 16, 16)

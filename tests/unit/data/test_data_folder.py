@@ -30,7 +30,7 @@ def test_ids_labels_and_pixels(pets: Path) -> None:
         assert torch.equal((x[row] * 255).round().to(torch.uint8), expected)
 
 
-def test_holdout_is_a_tenth_of_every_class(pets: Path) -> None:
+def test_the_holdout_is_a_tenth_of_every_class(pets: Path) -> None:
     data = load(f"folder:{pets}", preprocess=SIX)
     assert data.train is not None
     assert data.holdout is not None
@@ -39,24 +39,24 @@ def test_holdout_is_a_tenth_of_every_class(pets: Path) -> None:
     assert not set(data.train.ids) & set(data.holdout.ids)
 
 
-def test_order_does_not_depend_on_the_listing(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_order_does_not_depend_on_the_listing(pets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = load(f"folder:{pets}", preprocess=SIX).describe()
-    walk = os.walk
+    original = os.walk
 
     def backwards(top: Path, onerror: object) -> list[tuple[str, list[str], list[str]]]:
-        return [(place, folders, names[::-1]) for place, folders, names in walk(top)][::-1]
+        return [(place, folders, names[::-1]) for place, folders, names in original(top)][::-1]
 
     monkeypatch.setattr(os, "walk", backwards)
     assert load(f"folder:{pets}", preprocess=SIX).describe() == before
 
 
-def test_hashes_do_not_depend_on_where_the_folder_lies(pets: Path) -> None:
+def test_hashes_do_not_depend_on_the_location(pets: Path) -> None:
     before = load(f"folder:{pets}", preprocess=SIX).describe()["splits"]
     moved = pets.rename(pets.with_name("moved"))
     assert load(f"folder:{moved}", preprocess=SIX).describe()["splits"] == before
 
 
-def test_without_training_images_there_is_only_a_test_split(tmp_path: Path, paint: Paint) -> None:
+def test_without_training_images_only_the_test_split_exists(tmp_path: Path, paint: Paint) -> None:
     paint(tmp_path / "val" / "cat" / "a.JPEG")
     data = load(f"folder:{tmp_path}", preprocess=SIX)
     assert (data.train, data.holdout) == (None, None)
@@ -73,7 +73,7 @@ def test_test_comes_before_val(tmp_path: Path, paint: Paint) -> None:
     assert load(f"folder:{tmp_path}", preprocess=SIX).test.ids == ("test/cat/b.png",)
 
 
-def test_hidden_and_foreign_files_are_passed_over_and_depth_is_not(tmp_path: Path, paint: Paint) -> None:
+def test_hidden_and_other_files_are_ignored_and_subfolders_read(tmp_path: Path, paint: Paint) -> None:
     paint(tmp_path / "test" / "cat" / "deep" / "a.bmp")
     paint(tmp_path / "test" / "cat" / ".hidden.png")
     paint(tmp_path / "test" / "cat" / ".cache" / "b.png")
@@ -131,7 +131,7 @@ def test_a_truncated_jpeg_is_named(tmp_path: Path, paint: Paint) -> None:
         split.images(torch.tensor([0]))
 
 
-def test_a_file_that_is_no_image_or_is_gone_is_named(tmp_path: Path, paint: Paint) -> None:
+def test_invalid_and_missing_files_are_named(tmp_path: Path, paint: Paint) -> None:
     path = tmp_path / "test" / "cat" / "text.png"
     path.parent.mkdir(parents=True)
     path.write_text("hello")
@@ -150,7 +150,9 @@ def test_a_file_that_is_no_image_or_is_gone_is_named(tmp_path: Path, paint: Pain
     [b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\nshowpage\n", b"%PDF-1.4\n"],
     ids=["postscript", "pdf"],
 )
-def test_a_program_called_an_image_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+def test_postscript_named_as_an_image_is_not_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
     """Pillow hands PostScript to Ghostscript, whatever the file is called."""
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *args, **kwargs: pytest.fail("it was run"))
     path = tmp_path / "test" / "cat" / "program.png"
@@ -168,13 +170,13 @@ def test_the_thousand_classes_of_imagenet() -> None:
     assert names.index("n02123045") == 281  # tabby cat
 
 
-def test_imagenet_labels_are_those_of_the_wnids(tmp_path: Path, paint: Paint) -> None:
+def test_imagenet_labels_follow_the_wnids(tmp_path: Path, paint: Paint) -> None:
     for name in ("n15075141", "n02123045"):
         paint(tmp_path / "val" / name / "a.JPEG")
     data = load(f"imagenet:{tmp_path}", preprocess=SIX)
     assert data.num_classes == 1000
-    found = dict(zip(data.test.ids, data.test.labels.tolist(), strict=True))
-    assert found == {"val/n15075141/a.JPEG": 999, "val/n02123045/a.JPEG": 281}
+    result = dict(zip(data.test.ids, data.test.labels.tolist(), strict=True))
+    assert result == {"val/n15075141/a.JPEG": 999, "val/n02123045/a.JPEG": 281}
     assert (data.mean, data.std) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -184,8 +186,8 @@ def test_imagenet_subset_is_renumbered_in_the_order_of_the_list(tmp_path: Path, 
     names = tmp_path / "two.txt"
     names.write_text("n15075141\nn02123045\n")
     data = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX)
-    found = dict(zip(data.test.ids, data.test.labels.tolist(), strict=True))
-    assert found == {"val/n15075141/a.JPEG": 0, "val/n02123045/a.JPEG": 1}
+    result = dict(zip(data.test.ids, data.test.labels.tolist(), strict=True))
+    assert result == {"val/n15075141/a.JPEG": 0, "val/n02123045/a.JPEG": 1}
 
 
 def test_a_subset_keeps_its_labels_for_a_model_of_all_classes(tmp_path: Path, paint: Paint) -> None:
@@ -193,25 +195,27 @@ def test_a_subset_keeps_its_labels_for_a_model_of_all_classes(tmp_path: Path, pa
         paint(tmp_path / "val" / wnid / "a.jpeg")
     names = tmp_path / "names.txt"
     names.write_text("n15075141\nn02123045\n")
-    whole = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX, num_outputs=1000)
+    whole = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX, model_classes=1000)
     assert whole.classes == wnids()
     assert sorted(whole.test.labels.tolist()) == [281, 999]
-    part = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX, num_outputs=2)
+    part = load(f"imagenet:{tmp_path}@{names}", preprocess=SIX, model_classes=2)
     assert sorted(part.test.labels.tolist()) == [0, 1]
-    digits = load("digits", preprocess=SIX, classes=["7", "3"], num_outputs=10)
+    digits = load("digits", preprocess=SIX, classes=["7", "3"], model_classes=10)
     assert digits.num_classes == 10
     assert digits.test.labels.unique().tolist() == [3, 7]
-    turned = load("digits", preprocess=SIX, classes=list("9876543210"), num_outputs=10)  # all of them, in another order
+    turned = load(
+        "digits", preprocess=SIX, classes=list("9876543210"), model_classes=10
+    )  # all of them, in another order
     assert turned.classes == tuple("9876543210")
 
 
-def test_imagenet_reads_val_where_the_unlabeled_test_images_lie_beside_it(tmp_path: Path, paint: Paint) -> None:
+def test_imagenet_reads_val_beside_unlabeled_test_images(tmp_path: Path, paint: Paint) -> None:
     paint(tmp_path / "val" / "n02123045" / "a.JPEG")
     paint(tmp_path / "test" / "b.JPEG")
     assert load(f"imagenet:{tmp_path}", preprocess=SIX).test.ids == ("val/n02123045/a.JPEG",)
 
 
-def test_imagenet_mistakes_are_named(tmp_path: Path, paint: Paint) -> None:
+def test_imagenet_layout_errors_are_named(tmp_path: Path, paint: Paint) -> None:
     paint(tmp_path / "val" / "n02123045" / "a.JPEG")
     with pytest.raises(UsageError, match=r"unknown class 'n02123046'. Did you mean 'n0212304.'\? There are 1000, from"):
         load(f"imagenet:{tmp_path}", preprocess=SIX, classes=["n02123046"])

@@ -1,4 +1,4 @@
-"""An order nobody wrote down: every number once, another order for each pass, no pattern, the same on every machine."""
+"""A pseudorandom permutation: every number once, another order per epoch, no pattern, the same on every machine."""
 
 import itertools
 import re
@@ -16,13 +16,13 @@ COUNTS = [1, 2, 3, 4, 5, 15, 16, 17, 255, 256, 257, 1000, 1023, 1024, 1025, 99_9
 
 @pytest.mark.parametrize("seed", [0, 1, -7, 2**63 - 1])
 @pytest.mark.parametrize("count", COUNTS)
-def test_every_pass_holds_every_number_once(count: int, seed: int) -> None:
-    found = Permutation(count, seed).at(torch.arange(3 * count)).view(3, count)
-    assert found.dtype == torch.int64
-    assert torch.equal(found.sort(1).values, torch.arange(count).expand(3, -1))
+def test_every_epoch_holds_every_number_once(count: int, seed: int) -> None:
+    result = Permutation(count, seed).at(torch.arange(3 * count)).view(3, count)
+    assert result.dtype == torch.int64
+    assert torch.equal(result.sort(1).values, torch.arange(count).expand(3, -1))
 
 
-def test_passes_and_seeds_differ() -> None:
+def test_epochs_and_seeds_differ() -> None:
     count = 1000
     orders = [
         Permutation(count, seed).at(torch.arange(first * count, (first + 1) * count))
@@ -33,7 +33,7 @@ def test_passes_and_seeds_differ() -> None:
         assert (one == other).sum().item() < 10  # of two random orders one number in a thousand agrees
 
 
-def test_a_position_is_a_function_of_itself_alone() -> None:
+def test_a_position_can_be_computed_alone() -> None:
     shuffle = Permutation(1025, 3)
     positions = torch.tensor([5000, 0, 1024, 1025, 7, 7, 2**62])
     whole = shuffle.at(positions)
@@ -58,12 +58,12 @@ def test_a_position_is_a_function_of_itself_alone() -> None:
     ],
 )
 def test_orders_are_pinned(count: int, seed: int, first: int, expected: list[int]) -> None:
-    """A change of these is a change of every recorded run."""
+    """A change of these changes every recorded run."""
     assert Permutation(count, seed).at(torch.arange(first, first + 10)).tolist() == expected
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 16])
-def test_pairs_of_a_handful_are_even(count: int) -> None:
+def test_pairs_of_a_short_order_are_uniform(count: int) -> None:
     """Each pass is one drawn order; every ordered pair of different numbers must be as likely at any two places."""
     orders = Permutation(count, 11).at(torch.arange(20_000 * count)).view(-1, count)
     pairs = list(itertools.combinations(range(count), 2))[:20]
@@ -75,22 +75,22 @@ def test_pairs_of_a_handful_are_even(count: int) -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 64, 1000])
-def test_neighbors_in_a_long_order_are_unrelated(step: int) -> None:
+def test_neighbors_in_a_long_order_are_uncorrelated(step: int) -> None:
     count, cells = 1_000_003, 16
-    found = Permutation(count, 5).at(torch.arange(200_000))
-    cell = found * cells // count
+    result = Permutation(count, 5).at(torch.arange(200_000))
+    cell = result * cells // count
     counts = torch.bincount(cell[:-step] * cells + cell[step:], minlength=cells**2)
     assert 0.001 < stats.chisquare(counts.numpy()).pvalue < 0.999
-    assert abs(torch.corrcoef(torch.stack([found[:-step], found[step:]]).double())[0, 1].item()) < 5 * 200_000**-0.5
+    assert abs(torch.corrcoef(torch.stack([result[:-step], result[step:]]).double())[0, 1].item()) < 5 * 200_000**-0.5
 
 
 def test_a_million_positions_take_little_time() -> None:
     started = time.perf_counter()
     Permutation(50_000_000, 0).at(torch.arange(1_000_000))
-    assert time.perf_counter() - started < 6  # measured: 0.7 s; the rest is for a machine that is busy
+    assert time.perf_counter() - started < 6  # measured: 0.7 s; the rest is for a busy machine
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_arguments_are_named() -> None:
     with pytest.raises(
         UsageError, match=re.escape("must lie in [1, 1152921504606846976], got 0. Write how many images there are")
     ):

@@ -34,7 +34,7 @@ def test_center_crop_is_a_resize_and_a_crop(ours: Interpolation, pillows: Image.
     assert torch.equal(got, chw(expected))
 
 
-def test_center_crop_of_a_tall_picture() -> None:
+def test_center_crop_of_a_tall_image() -> None:
     picture = noise(12, 40)
     expected = picture.resize((9, 30), Image.Resampling.BILINEAR).crop((0, 11, 8, 19))  # 0.5 and 11 round to even
     assert torch.equal(CenterCrop(8)(picture), chw(expected))
@@ -51,7 +51,7 @@ def test_center_crop_of_a_tall_picture() -> None:
         ((63, 13), (63, 13), (26, 2)),
     ],
 )
-def test_center_crop_cuts_where_torchvision_does(
+def test_center_crop_matches_torchvision(
     size: tuple[int, int], resized: tuple[int, int], corner: tuple[int, int]
 ) -> None:
     picture = noise(*size)
@@ -67,13 +67,13 @@ def test_squash_ignores_the_aspect_ratio(ours: Interpolation, pillows: Image.Res
 
 
 @pytest.mark.parametrize("preprocess", [CenterCrop(8, 8), CenterCrop(8, 8, Interpolation.BICUBIC), Squash(8)])
-def test_a_picture_of_the_right_size_is_untouched(preprocess: Preprocess) -> None:
+def test_an_image_of_the_right_size_is_unchanged(preprocess: Preprocess) -> None:
     picture = noise(8, 8)
     assert preprocess.is_noop_for(8, 8)
     assert torch.equal(preprocess(picture), chw(picture))
 
 
-def test_keeps_tells_when_a_picture_changes() -> None:
+def test_keeps_is_true_if_an_image_is_unchanged() -> None:
     assert not CenterCrop(8).is_noop_for(8, 8)
     assert not CenterCrop(8, 8).is_noop_for(8, 9)
     assert not Squash(8).is_noop_for(9, 8)
@@ -122,7 +122,7 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
         ("squash:32:bicubic", Squash(32, Interpolation.BICUBIC), "squash32-bicubic"),
     ],
 )
-def test_text_form(text: str, expected: Preprocess, name: str) -> None:
+def test_preprocessing_is_read_and_written_as_text(text: str, expected: Preprocess, name: str) -> None:
     assert parse_preprocess(text) == expected
     assert expected.name == name
 
@@ -146,6 +146,6 @@ def test_text_form(text: str, expected: Preprocess, name: str) -> None:
         ("crop:224:200", "CenterCrop.resize must be at least the size 224, got 200. The crop would reach beyond"),
     ],
 )
-def test_a_wrong_text_is_named(text: str, message: str) -> None:
+def test_invalid_text_is_named(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         parse_preprocess(text)

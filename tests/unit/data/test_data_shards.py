@@ -1,4 +1,4 @@
-"""A folder of shards: any rows in any order, memory that does not grow, and folders that are not what they say."""
+"""A folder of shards: any rows in any order, constant memory, and invalid folders."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("shard_images", [1, 7, 10, 24, 25, 1000])
 @pytest.mark.parametrize("length", [1, 4, 25])
-def test_rows_come_back_whatever_the_shards_and_blocks(tmp_path: Path, shard_images: int, length: int) -> None:
+def test_rows_are_read_for_any_shards_and_blocks(tmp_path: Path, shard_images: int, length: int) -> None:
     shards = write(tmp_path / "shards", shard_images=shard_images, length=length)
     assert (len(shards), shards.num_classes, shards.image_size) == (COUNT, 5, 4)
     assert len(shards.index.shards) == -(-COUNT // shard_images)
@@ -58,19 +58,19 @@ def test_rows_come_back_whatever_the_shards_and_blocks(tmp_path: Path, shard_ima
         assert (pixels.dtype, y.dtype) == (torch.uint8, torch.int64)
 
 
-def test_more_rows_than_are_read_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_larger_than_a_block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitadel.data.shards.format._AT_ONCE", 3)
     rows = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0)).repeat(2)
     assert torch.equal(Shards.read(folder).pixels(rows), torch.from_numpy(pictures()).permute(0, 3, 1, 2)[rows])
 
 
-def test_a_batch_is_the_callers_to_change(folder: Path) -> None:
+def test_a_batch_can_be_modified(folder: Path) -> None:
     shards, rows = Shards.read(folder), torch.arange(COUNT)
     shards.pixels(rows).zero_()
     assert torch.equal(shards.pixels(rows), torch.from_numpy(pictures()).permute(0, 3, 1, 2))
 
 
-def test_platforms_that_take_no_advice_read_alike(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_platforms_without_madvise_read_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for advice in ("MADV_RANDOM", "MADV_DONTNEED", "MADV_WILLNEED"):
         monkeypatch.delattr(f"mmap.{advice}", raising=False)
     rows = torch.arange(COUNT).flip(0)
@@ -90,13 +90,13 @@ def test_files_are_plain_arrays(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("classes", "dtype"), [(256, "uint8"), (257, "uint16"), (65536, "uint16")])
-def test_labels_are_as_wide_as_they_must_be(tmp_path: Path, classes: int, dtype: str) -> None:
+def test_label_types_are_as_wide_as_needed(tmp_path: Path, classes: int, dtype: str) -> None:
     shards = write(tmp_path / "shards", classes=classes)
     assert np.load(shards.folder / "labels-00000.npy").dtype == dtype
     assert torch.equal(shards.labels(torch.arange(COUNT)), torch.from_numpy(labels(classes=classes)))
 
 
-def test_description_tells_one_folder_from_another(tmp_path: Path) -> None:
+def test_descriptions_distinguish_folders(tmp_path: Path) -> None:
     first, same = write(tmp_path / "a"), write(tmp_path / "b")
     assert first.describe() == same.describe() == Shards.read(tmp_path / "a").describe()
     described = dict(first.describe())
@@ -112,7 +112,7 @@ def test_description_tells_one_folder_from_another(tmp_path: Path) -> None:
         assert other.describe()["sha256"] != sha256
 
 
-def test_large_files_are_known_by_their_first_and_last_megabyte(
+def test_large_files_are_hashed_by_their_first_and_last_megabyte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitadel.data.shards.format._MIB", 200)
@@ -133,7 +133,7 @@ def resident_file_mib() -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells what is resident")
-def test_reading_every_row_leaves_resident_memory_as_it_was(tmp_path: Path) -> None:
+def test_reading_every_row_keeps_memory_constant(tmp_path: Path) -> None:
     count = 20_000  # 61 MB
     content = blocks(1000, pictures(count, 32), labels(count))
     shards = write_shards(tmp_path / "shards", content, count=count, image_size=32, num_classes=5, shard_images=8000)

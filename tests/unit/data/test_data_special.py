@@ -1,6 +1,6 @@
-"""Files that are none, or whose pixels say nothing: refused in a line, never waited for, never read wrongly.
+"""Special files and unusual pixel types: refused in one line, never waited for, never read wrongly.
 
-Opening a named pipe that nobody writes to waits for ever, so these tests have a time limit of their own.
+Opening a named pipe without a writer waits forever, so these tests have a time limit of their own.
 """
 
 import os
@@ -19,10 +19,10 @@ from vitadel.core.files import refuse_special
 from vitadel.data import CenterCrop, Shards, Squash, check, convert, load
 from vitadel.data.integrity import missing_corrupted
 from vitadel.data.preprocess import rgb
-from vitadel.data.readers.corrupted_release import _array, open_released
+from vitadel.data.readers.corrupted_release import open_released, read_array
 from vitadel.data.shards.writer import write_shards
 from vitadel.data.spec import read_list
-from vitadel.evaluate.suites.shape_bias import _read as read_mapping
+from vitadel.evaluate.suites.shape_bias import read_mapping
 from vitadel.shifts import Corruption
 
 SIX = Squash(6)
@@ -78,7 +78,7 @@ def test_no_reader_waits_for_a_named_pipe(tmp_path: Path, pets: Path) -> None:
         lambda: read_mapping(pipe),
         lambda: convert([pipe], tmp_path / "out"),
         lambda: Corruption("frost", 1, frost=folder),
-        lambda: _array(pipe, (None,)),
+        lambda: read_array(pipe, (None,)),
         of_shards("labels-00000.npy"),
         of_shards("images-00000.npy"),
         of_shards("shards.json"),
@@ -95,8 +95,8 @@ def test_an_archive_by_the_name_of_an_array_is_refused(tmp_path: Path) -> None:
     for name in ("labels", "fog"):
         np.savez(tmp_path / f"{name}.npz", a=np.zeros(3))
         (tmp_path / f"{name}.npz").rename(tmp_path / f"{name}.npy")
-    told = missing_corrupted("cifar10-c", tmp_path, ["fog"])
-    assert told == ("labels.npy: an archive of several arrays", "fog.npy: an archive of several arrays")
+    report = missing_corrupted("cifar10-c", tmp_path, ["fog"])
+    assert report == ("labels.npy: an archive of several arrays", "fog.npy: an archive of several arrays")
     digits = load("digits[:4]", preprocess=SIX).test
     cifar = type(digits)("test", tuple(f"test/{n:05d}" for n in range(4)), digits.labels, digits.pixels)
     with pytest.raises(UsageError, match=r"labels\.npy should hold one array, got an archive of several"):
@@ -110,7 +110,7 @@ def test_an_archive_by_the_name_of_an_array_is_refused(tmp_path: Path) -> None:
         (np.full((6, 6), 200, np.int32), "its pixels are 32-bit integers, and it does not say which value is white"),
     ],
 )
-def test_pixels_without_a_white_are_refused(pets: Path, pixels: np.ndarray, reason: str) -> None:
+def test_pixel_types_without_a_known_maximum_are_refused(pets: Path, pixels: np.ndarray, reason: str) -> None:
     path = pets / "test" / "dog" / "00.png"
     Image.fromarray(pixels).save(path, "TIFF")
     data = load(f"folder:{pets}", preprocess=SIX)
@@ -161,6 +161,6 @@ def test_rotation_is_not_applied_and_the_first_frame_is_read(tmp_path: Path) -> 
         assert np.array_equal(np.array(rgb(picture)), np.array(first))
 
 
-def test_a_folder_that_leads_to_itself_ends(pets: Path) -> None:
+def test_a_folder_that_links_to_itself_terminates(pets: Path) -> None:
     (pets / "test" / "cat" / "again").symlink_to(pets / "test" / "cat")
     assert len(load(f"folder:{pets}", preprocess=SIX).test) == 8

@@ -17,7 +17,7 @@ from vitadel.data.spec import Kind, Spec, parse_spec, read_list
     [("", None, None), ("[:256]", None, 256), ("@names.txt", "names.txt", None), ("@names.txt[:5]", "names.txt", 5)],
 )
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind is not Kind.DIGITS])
-def test_every_form_is_read(tmp_path: Path, kind: Kind, tail: str, class_file: str | None, first: int | None) -> None:
+def test_every_spec_is_read(tmp_path: Path, kind: Kind, tail: str, class_file: str | None, first: int | None) -> None:
     expected = Spec(kind, tmp_path, None if class_file is None else Path(class_file), first)
     assert parse_spec(f"{kind.value}:{tmp_path}{tail}") == expected
 
@@ -58,18 +58,18 @@ def test_an_at_sign_in_an_existing_folder_belongs_to_it(tmp_path: Path) -> None:
         ("folder:nowhere", "there is no folder 'nowhere', named in the data set 'folder:nowhere'. Write folder:DIR."),
     ],
 )
-def test_a_mistake_is_named(text: str, message: str) -> None:
+def test_an_invalid_spec_is_named(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         load(text, preprocess=Squash(8))
 
 
-def test_class_file_passes_over_comments_and_blanks(tmp_path: Path) -> None:
+def test_class_files_may_have_comments_and_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "names.txt"
     path.write_text("# two classes\n\n  c#  \nbig cat   # a lion\n#end\n")
     assert read_list(path) == ("c#", "big cat")
 
 
-def test_class_file_and_argument_choose_alike(tmp_path: Path) -> None:
+def test_class_file_and_argument_choose_the_same(tmp_path: Path) -> None:
     path = tmp_path / "names.txt"
     path.write_text("4\n2\n")
     by_file = load(f"digits@{path}[:20]", preprocess=Squash(8))
@@ -86,12 +86,12 @@ def test_class_file_and_argument_choose_alike(tmp_path: Path) -> None:
         (("1", "ten"), "unknown class 'ten'. Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9."),
     ],
 )
-def test_a_wrong_choice_is_named(classes: tuple[str, ...], message: str) -> None:
+def test_an_invalid_choice_is_named(classes: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         load("digits", preprocess=Squash(8), classes=classes)
 
 
-def test_a_wrong_class_file_is_named(tmp_path: Path) -> None:
+def test_an_invalid_class_file_is_named(tmp_path: Path) -> None:
     missing, binary, empty = tmp_path / "missing.txt", tmp_path / "binary.txt", tmp_path / "empty.txt"
     binary.write_bytes(b"\xff\xfe")
     empty.write_text("# nothing\n")
@@ -109,7 +109,7 @@ def test_a_wrong_class_file_is_named(tmp_path: Path) -> None:
 
 @given(st.sampled_from(["", "folder:", "digits", "crop:"]), st.text(alphabet="cdfigtsrop10:@[]~/. \u0663", max_size=20))
 @settings(max_examples=150, deadline=None)
-def test_any_text_is_read_or_refused_with_a_sentence(head: str, tail: str) -> None:
+def test_any_text_is_read_or_refused_in_a_sentence(head: str, tail: str) -> None:
     for parse in (parse_spec, parse_preprocess):
         try:
             parse(head + tail)

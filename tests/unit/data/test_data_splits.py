@@ -52,7 +52,7 @@ def test_holdout_never_exceeds_its_limit_with_many_classes() -> None:
     assert max(counts) == 1
 
 
-def test_holdout_and_training_images_share_nothing() -> None:
+def test_holdout_and_training_images_are_disjoint() -> None:
     whole = numbered([30, 40])
     train, holdout = hold_out(whole)
     assert holdout is not None
@@ -90,14 +90,14 @@ def test_writing_to_a_batch_does_not_reach_the_split(digits: DataSet) -> None:
         digits.test.name = "other"  # type: ignore[misc]
 
 
-def test_files_are_decoded_alike_alone_and_together(pets: Path) -> None:
+def test_files_are_decoded_the_same_alone_and_in_a_batch(pets: Path) -> None:
     split = load(f"folder:{pets}", preprocess=Squash(4)).split("train")
     together = split.images(torch.arange(len(split)))
     alone = torch.cat([split.images(torch.tensor([row])) for row in range(len(split))])
     assert torch.equal(together, alone)
 
 
-def test_resident_holds_the_same_images(pets: Path) -> None:
+def test_in_memory_splits_have_the_same_images(pets: Path) -> None:
     split = load(f"folder:{pets}", preprocess=Squash(4)).test
     resident = split.load_into_memory()
     assert (split.is_in_memory, resident.is_in_memory) == (False, True)
@@ -110,20 +110,20 @@ def test_resident_holds_the_same_images(pets: Path) -> None:
     assert resident.load_into_memory() is resident
 
 
-def test_small_splits_are_held_and_large_ones_left(pets: Path) -> None:
+def test_small_splits_are_kept_in_memory(pets: Path) -> None:
     split = load(f"folder:{pets}", preprocess=Squash(4)).test
     assert split.load_if_small(limit=8 * 48).is_in_memory
     assert split.load_if_small(limit=8 * 48 - 1) is split
 
 
-def test_resident_refuses_what_does_not_fit(pets: Path) -> None:
+def test_in_memory_refuses_what_does_not_fit(pets: Path) -> None:
     split = load(f"folder:{pets}", preprocess=Squash(4)).test
     assert split.load_into_memory(limit=8 * 48).is_in_memory
     with pytest.raises(UsageError, match=r"holding the 8 images of split 'test' in memory takes 0.00 GiB, more than"):
         split.load_into_memory(limit=8 * 48 - 1)
 
 
-def test_a_split_can_be_sent_to_another_process(pets: Path) -> None:
+def test_a_split_can_be_pickled(pets: Path) -> None:
     split = load(f"folder:{pets}", preprocess=Squash(4)).test
     twin = pickle.loads(pickle.dumps(split))  # noqa: S301
     assert twin.sha256 == split.sha256
@@ -157,7 +157,7 @@ def test_statistics_of_a_folder_are_measured(tmp_path: Path) -> None:
     assert data.std == (0.5, 0.0039, 0.5)  # a channel of one value: one gray level, not zero
 
 
-def test_large_pictures_are_decoded_alike_alone_and_by_several_threads(tmp_path: Path, paint: Paint) -> None:
+def test_large_images_are_decoded_the_same_by_several_threads(tmp_path: Path, paint: Paint) -> None:
     for number in range(5):
         paint(tmp_path / "test" / "cat" / f"{number}.png", seed=number, width=200, height=190)
     split = load(f"folder:{tmp_path}", preprocess=Squash(64)).test
@@ -165,13 +165,13 @@ def test_large_pictures_are_decoded_alike_alone_and_by_several_threads(tmp_path:
     assert torch.equal(split.images(torch.arange(len(split))), alone)
 
 
-def test_small_pictures_are_decoded_by_one_thread() -> None:
-    """Several would wait for the interpreter, and for each other."""
+def test_small_images_are_decoded_by_one_thread() -> None:
+    """Several threads would wait for the interpreter lock, and for each other."""
     assert threads(32 * 32) == 1
     assert threads(500 * 375) == min(16, os.cpu_count() or 1, 11)
 
 
-def test_a_split_is_a_data_set_for_any_loop(digits: DataSet) -> None:
+def test_a_split_is_an_iterable_data_set(digits: DataSet) -> None:
     split = digits.test
     x, y = split.tensors(5)
     assert torch.equal(x, split.images(torch.arange(5)))

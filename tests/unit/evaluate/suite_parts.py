@@ -1,4 +1,4 @@
-"""What the tests of suites share: images of one gray, a model that reads it, a folder to write to, and two ranks."""
+"""Shared by the tests of suites: images of one gray, a model that reads it, a folder to write to, and two ranks."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from vitadel.runs import ResultFolder, Run
 
 
 class Bins(nn.Module):
-    """Ten classes: the tenth of [0, 1] in which the mean of all pixels lies. Counts the images it was shown."""
+    """Ten classes: the tenth of [0, 1] of the mean of all pixels. Counts its images."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -27,8 +27,10 @@ class Bins(nn.Module):
         return -(x.double().mean((1, 2, 3))[:, None] - middle).abs().float()
 
 
-def grays(levels: Sequence[int], labels: Sequence[int] | None = None, *, size: int = 32, classes: int = 10) -> DataSet:
-    """One image per gray level, labeled as `Bins` would unless said otherwise."""
+def gray_images(
+    levels: Sequence[int], labels: Sequence[int] | None = None, *, size: int = 32, classes: int = 10
+) -> DataSet:
+    """One image per gray level, labeled as `Bins` would by default."""
     gray = torch.tensor(levels)
     pixels = gray.view(-1, 1, 1, 1).expand(-1, 3, size, size).to(torch.uint8).contiguous()
     right = (gray / 255 * classes).long().clamp_max(classes - 1)

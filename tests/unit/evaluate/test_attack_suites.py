@@ -1,4 +1,4 @@
-"""The cascade: known verdicts on a model whose radii are known, nothing attacked twice, nothing done twice."""
+"""The cascade: known verdicts on a model whose radii are known, nothing attacked twice, nothing computed twice."""
 
 import shutil
 import time
@@ -63,7 +63,7 @@ def digits() -> DataSet:
 
 @pytest.fixture
 def relabeled(digits: DataSet) -> tuple[Ink, DataSet]:
-    """The digits with the labels that the ink model gives, so that every image is right before an attack."""
+    """The digits with the labels that the ink model gives, so that every image is correct before an attack."""
     from dataclasses import replace
 
     model = Ink(0.31)
@@ -75,7 +75,7 @@ def claim(folder: Path) -> Run:
     return Run.claim(folder, "evaluate", {"seed": 0}, device="cpu")
 
 
-def test_results_follow_the_known_radius(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_results_match_the_known_radius(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run, eps = claim(tmp_path / "run"), 0.05
     (summary,) = evaluate(model, dataset, SUITE, run, threat=Linf(eps), batch=16)
@@ -105,7 +105,7 @@ def test_a_broken_image_is_not_attacked_again(relabeled: tuple[Ink, DataSet], tm
 
 
 @pytest.mark.parametrize("batch", [7, 60])
-def test_no_result_depends_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_path: Path, batch: int) -> None:
+def test_results_do_not_depend_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_path: Path, batch: int) -> None:
     model, dataset = relabeled
     tables = []
     for name, size in (("one", 16), ("other", batch)):
@@ -116,18 +116,18 @@ def test_no_result_depends_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_path
         assert tables[0][column] == tables[1][column]
 
 
-def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_an_interrupted_suite_computes_only_missing_rows(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     whole = claim(tmp_path / "whole")
     evaluate(model, dataset, SUITE, whole, threat=Linf(0.05), batch=8)
 
-    def kill(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+    def interrupt(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if what.endswith("pgd") and done >= 10:
             raise KeyboardInterrupt
 
     broken = claim(tmp_path / "broken")
     with pytest.raises(KeyboardInterrupt):
-        evaluate(model, dataset, SUITE, broken, threat=Linf(0.05), batch=8, notify=kill)
+        evaluate(model, dataset, SUITE, broken, threat=Linf(0.05), batch=8, notify=interrupt)
     tables = broken.results("two-linf-0.05")
     assert tables.read("clean")["index"] == tables.read("fgsm")["index"] == list(range(60))
     assert len(tables.read("pgd")["index"]) == 10
@@ -141,8 +141,8 @@ def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[In
         batch=10,
         notify=lambda w, done, t, n: progress.append((w, done)),
     )
-    standing = 60 - sum(to == "fgsm" for to in whole.results("two-linf-0.05").rows()["broken_by"])
-    assert progress == [("two-linf-0.05 pgd", done) for done in range(11, standing + 1)]
+    num_robust = 60 - sum(to == "fgsm" for to in whole.results("two-linf-0.05").rows()["broken_by"])
+    assert progress == [("two-linf-0.05 pgd", done) for done in range(11, num_robust + 1)]
     before, after = (run.results("two-linf-0.05") for run in (whole, broken))
     costs = {"seconds"}
     assert {k: v for k, v in before.rows().items() if k not in costs} == {
@@ -154,7 +154,7 @@ def test_stopped_and_started_again_no_finished_row_is_redone(relabeled: tuple[In
     assert model.seen == 0
 
 
-def test_a_curve_never_rises_and_keeps_broken_images(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_a_curve_never_increases_and_keeps_broken_images(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = AttackSuite("steps", "", SUITE.attacks, (0.5, 1.0, 2.0))
@@ -170,7 +170,7 @@ def test_a_curve_never_rises_and_keeps_broken_images(relabeled: tuple[Ink, DataS
     assert attacks[0]["tried"] == small["broken_by"].count("")
 
 
-def test_wrong_images_count_against_both_accuracies(digits: DataSet, tmp_path: Path) -> None:
+def test_misclassified_images_count_against_both_accuracies(digits: DataSet, tmp_path: Path) -> None:
     model = Ink(0.31)
     (summary,) = evaluate(model, digits, SUITE, claim(tmp_path / "run"), threat=L2(0.01), batch=60)
     right = int((model.prediction(digits.test.images(torch.arange(60))) == digits.test.labels).sum())
@@ -186,7 +186,7 @@ def test_a_clean_suite_needs_no_threat(digits: DataSet, tmp_path: Path) -> None:
     assert summary["threat"] is summary["robust"] is None
 
 
-def test_a_target_must_be_hit(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_a_targeted_attack_must_reach_its_target(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     suite = AttackSuite("aimed", "", (NamedAttack("pgd", PGD(steps=5), target=runner_up),))
     run = claim(tmp_path / "run")
@@ -196,7 +196,7 @@ def test_a_target_must_be_hit(relabeled: tuple[Ink, DataSet], tmp_path: Path) ->
         assert (prediction == 1 - int(str(label))) == (to == "pgd")
 
 
-def test_the_gallery_shows_the_first_images_survivors_included(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_the_gallery_shows_the_first_images_also_robust_ones(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
@@ -211,10 +211,10 @@ def test_the_gallery_shows_the_first_images_survivors_included(relabeled: tuple[
 @pytest.mark.parametrize(
     "entry", [NamedAttack("fgsm", FGSM()), NamedAttack("pgd", PGD(steps=2))], ids=lambda entry: entry.name
 )
-def test_what_is_kept_of_an_image_is_not_its_batch(
+def test_a_stored_image_does_not_hold_its_batch(
     relabeled: tuple[Ink, DataSet], tmp_path: Path, entry: NamedAttack
 ) -> None:
-    """A view of one image is saved with all the memory it looks into."""
+    """A view of one image is saved with the whole memory behind it."""
     model, digits = relabeled
     run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     suite = AttackSuite("one", "", (entry,), eps_scales=(0.5, 1.0))
@@ -225,7 +225,7 @@ def test_what_is_kept_of_an_image_is_not_its_batch(
     assert max(file.stat().st_size for file in files) < pixels + 2000
 
 
-def test_a_file_that_was_deleted_is_made_again(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_a_deleted_file_is_written_again(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
@@ -242,51 +242,49 @@ def test_a_file_that_was_deleted_is_made_again(relabeled: tuple[Ink, DataSet], t
         assert path.exists() or path.parent.name == "shown"
 
 
-def test_a_damaged_summary_is_named_by_who_goes_on(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_a_damaged_summary_is_named_when_resuming(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
     path = run.results("two-linf-0.05").folder / "summary.json"
     path.write_text("{}")
-    with pytest.raises(UsageError, match=r"summary\.json says nothing of name, .* Delete .*summary\.json and run"):
+    with pytest.raises(UsageError, match=r"summary\.json lacks name, .* Delete .*summary\.json and run"):
         evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
     path.unlink()
     assert evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)[0]["n"] == 60
 
 
-def test_an_image_whose_attacked_pixels_are_lost_is_left_out_of_the_gallery(
-    relabeled: tuple[Ink, DataSet], tmp_path: Path
-) -> None:
+def test_the_gallery_omits_images_without_stored_pixels(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
     small, large = (run.results(f"steps-linf-{eps}") for eps in ("0.05", "0.1"))
-    fell = [row for row, to in enumerate(small.rows()["broken_by"][:8]) if to]
-    (small.folder / "shown" / f"{fell[0]}.safetensors").unlink()
-    (small.folder / "shown" / f"{fell[1]}.safetensors").write_bytes(b"damaged")
+    broken_rows = [row for row, to in enumerate(small.rows()["broken_by"][:8]) if to]
+    (small.folder / "shown" / f"{broken_rows[0]}.safetensors").unlink()
+    (small.folder / "shown" / f"{broken_rows[1]}.safetensors").write_bytes(b"damaged")
     shutil.rmtree(large.folder)
-    with pytest.raises(UsageError, match=rf"shown/{fell[1]}\.safetensors is truncated .* Delete it: the gallery then"):
+    with pytest.raises(
+        UsageError, match=rf"shown/{broken_rows[1]}\.safetensors is truncated .* Delete it: the gallery then"
+    ):
         evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
-    (small.folder / "shown" / f"{fell[1]}.safetensors").unlink()
+    (small.folder / "shown" / f"{broken_rows[1]}.safetensors").unlink()
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
     shown = np.load(large.folder / "gallery.npz")
-    kept = [row for row in range(8) if row not in fell[:2]]
+    kept = [row for row in range(8) if row not in broken_rows[:2]]
     assert shown["broken_by"].tolist() == [large.rows()["broken_by"][row] for row in kept]
     assert len(shown["clean"]) == len(shown["adversarial"]) == len(shown["label"]) == 6
 
 
-def test_a_gallery_shows_what_broke_an_image_within_a_smaller_radius(
-    relabeled: tuple[Ink, DataSet], tmp_path: Path
-) -> None:
+def test_the_gallery_shows_attacks_of_smaller_radii(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
     run = claim(tmp_path / "run")
     suite = AttackSuite("steps", "", SUITE.attacks, (1.0, 2.0))
     evaluate(model, dataset, suite, run, threat=Linf(0.05), batch=60)
     small, large = (np.load(run.results(f"steps-linf-{eps}").folder / "gallery.npz") for eps in ("0.05", "0.1"))
-    fell = small["broken_by"] != ""
-    assert fell.any()
-    np.testing.assert_array_equal(small["adversarial"][fell], large["adversarial"][fell])
+    is_broken = small["broken_by"] != ""
+    assert is_broken.any()
+    np.testing.assert_array_equal(small["adversarial"][is_broken], large["adversarial"][is_broken])
     assert (np.abs(large["adversarial"] - large["clean"] / 255).max((1, 2, 3)) > 0.04).all()
 
 
@@ -301,10 +299,10 @@ def test_quick_scores_agree_with_the_cascade(relabeled: tuple[Ink, DataSet]) -> 
     assert list(validation_scores(model, dataset.test, None, None, seed=0)) == ["clean"]
 
 
-def test_one_step_can_be_easier_than_no_step() -> None:
-    """A valley of the margin: the way down leads across it and up the other side. That is what leaked labels look like.
+def test_one_step_can_succeed_where_more_fail() -> None:
+    """A minimum of the margin, which one full step crosses, as with leaked labels.
 
-    With margin 100 (x - 1/2)^2 - 0.5, x = 0.48 is wrong, and a step of 0.1 uphill in loss ends at 0.58: right.
+    With margin 100 (x - 1/2)^2 - 0.5, x = 0.48 is misclassified, and a step of 0.1 in loss ends at 0.58: correct.
     """
 
     class Valley(nn.Module):
@@ -317,7 +315,7 @@ def test_one_step_can_be_easier_than_no_step() -> None:
             return torch.stack([margin, torch.zeros_like(margin)], 1)
 
     pixels = torch.full((6, 3, 2, 2), 122, dtype=torch.uint8)  # 122 / 255 = 0.478
-    pixels[:2] = 102  # 0.4: right, and after the step at 0.5 no more
+    pixels[:2] = 102  # 0.4: correct, and after the step to 0.5 not
     split = Split("test", tuple("abcdef"), torch.zeros(6, dtype=torch.long), InMemory(pixels))
     model = Valley().train()
     scores = validation_scores(model, split, FGSM(), Linf(0.1), seed=0, batch=4)
@@ -325,7 +323,7 @@ def test_one_step_can_be_easier_than_no_step() -> None:
     assert model.drop.training
 
 
-def test_of_a_tora_model_the_robust_head_is_scored_too(digits: DataSet) -> None:
+def test_the_robust_head_of_a_tora_model_is_scored_too(digits: DataSet) -> None:
     backbone = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options={"depth": 2})
     model = models.tora(backbone, models.Tuning(reduction=4), num_classes=10, seed=0).eval()
     assert isinstance(model.net, models.AdaptedViT)
@@ -342,7 +340,7 @@ def test_of_a_tora_model_the_robust_head_is_scored_too(digits: DataSet) -> None:
         assert scores["rob_fgsm"] == int((head(x_adv).argmax(1) == y).sum()) / 40
 
 
-def test_planted_faults_raise_their_flags(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
+def test_known_faults_raise_their_flags(relabeled: tuple[Ink, DataSet], tmp_path: Path) -> None:
     model, dataset = relabeled
 
     class Stepped(nn.Module):
@@ -375,20 +373,20 @@ def test_flags_do_not_depend_on_the_batch(relabeled: tuple[Ink, DataSet], tmp_pa
             logits: Tensor = model(torch.where(faint, (x * 255).round() / 255, x))
             return logits
 
-    found = []
+    result = []
     for batch in (1, 7, 60):
         run = claim(tmp_path / str(batch))
         (summary,) = evaluate(PartlyStepped(), dataset, SUITE, run, threat=Linf(0.01), batch=batch)
-        found.append(summary["flags"])
-    assert found[0] == found[1] == found[2]
-    flags = found[0]
+        result.append(summary["flags"])
+    assert result[0] == result[1] == result[2]
+    flags = result[0]
     assert isinstance(flags, list)
     # all sixty images count, not only those of batches in which a gradient was missing
     assert flags[0]["evidence"]["gradients"] == 60
     assert flags[0]["evidence"]["zero"] == 4
 
 
-def test_random_models_and_probabilities_are_noticed() -> None:
+def test_randomized_models_and_probabilities_are_detected() -> None:
     x = torch.rand(8, 3, 4, 4)
     noisy = nn.Sequential(nn.Flatten(), nn.Linear(48, 5))
     assert sanity_flags(noisy, x) == ()
@@ -418,7 +416,7 @@ def test_models_that_cannot_be_evaluated_are_refused(digits: DataSet, tmp_path: 
         evaluate(Faulty(), digits, SUITE, claim(tmp_path / "run"), threat=Linf(0.1), batch=60)
 
 
-def test_mistakes_are_named(digits: DataSet, tmp_path: Path) -> None:
+def test_invalid_arguments_are_named(digits: DataSet, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="suite 'two' attacks, so it needs a threat"):
         evaluate(Ink(0.3), digits, SUITE, claim(tmp_path / "a"))
     with pytest.raises(UsageError, match="Engine.batch_size must be at least 1, got 0"):
@@ -428,7 +426,7 @@ def test_mistakes_are_named(digits: DataSet, tmp_path: Path) -> None:
     assert not (run.folder / "eval").exists()
 
 
-def test_the_clean_pass_is_part_of_the_seconds(digits: DataSet, tmp_path: Path) -> None:
+def test_seconds_include_the_clean_pass(digits: DataSet, tmp_path: Path) -> None:
     class Slow(Ink):
         def forward(self, x: Tensor) -> Tensor:
             time.sleep(0.01)
@@ -437,14 +435,14 @@ def test_the_clean_pass_is_part_of_the_seconds(digits: DataSet, tmp_path: Path) 
     (summary,) = evaluate(Slow(0.3), digits, SUITES["clean"], claim(tmp_path / "clean"), batch=20)
     assert 0.03 <= float(str(summary["seconds"])) < 10  # three batches
     (summary,) = evaluate(Slow(0.3), digits, SUITE, claim(tmp_path / "two"), threat=Linf(0.05), batch=20)
-    told = summary["attacks"]
-    assert isinstance(told, list)
-    attacks = sum(attack["seconds"] for attack in told)
+    attack_records = summary["attacks"]
+    assert isinstance(attack_records, list)
+    attacks = sum(attack["seconds"] for attack in attack_records)
     assert float(str(summary["seconds"])) >= attacks + 0.03 - 0.002  # each is rounded to a thousandth
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "[1]", "7"])
-def test_damaged_evidence_of_a_flag_is_one_line(text: str) -> None:
+def test_damaged_evidence_of_a_flag_is_a_one_line_error(text: str) -> None:
     ctx = Context(Ink(0.3), TensorImages(torch.rand(1, 3, 8, 8), torch.zeros(1, dtype=torch.int64)))
     ctx.add_flags([Flag("zero-gradients", "there were none", {"zero": 60})])
     assert [dict(flag.evidence) for flag in ctx.flags()] == [{"zero": 60}]

@@ -1,4 +1,4 @@
-"""The context that suites and studies run in: every image once, whatever happens in between."""
+"""The context of suites and studies: every image once, also after interruptions."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from suite_parts import Bins, grays, on_two_ranks  # type: ignore[import-not-found]
+from suite_parts import Bins, gray_images, on_two_ranks  # type: ignore[import-not-found]
 from torch import Tensor
 
 from vitadel.attacks import FGSM, Engine
@@ -29,13 +29,13 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ResultStore:
 
 
 def context(store: ResultStore, **changes: object) -> Context:
-    data = grays(LEVELS)
+    data = gray_images(LEVELS)
     made = Context(Bins(), data.test, data, store=store, engine=Engine(batch_size=2), name="test")
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
 class Counted:
-    """Work that remembers the batches it was given."""
+    """Work that records its batches."""
 
     def __init__(self, fails_at: int = -1) -> None:
         self.batches: list[list[int]] = []
@@ -78,7 +78,7 @@ def test_an_interrupted_map_resumes(store: ResultStore) -> None:
     assert ctx.table("levels")["level"] == pytest.approx(LEVELS, abs=1e-3)
 
 
-def test_several_tables_share_one_reading(store: ResultStore) -> None:
+def test_several_tables_share_one_pass_over_the_images(store: ResultStore) -> None:
     reads: list[list[int]] = []
 
     class Images(TensorImages):
@@ -96,7 +96,7 @@ def test_several_tables_share_one_reading(store: ResultStore) -> None:
     assert "level" not in ctx.table("mean")
 
 
-def test_out_of_memory_halves_the_batch_from_there_on(store: ResultStore) -> None:
+def test_out_of_memory_halves_the_following_batches(store: ResultStore) -> None:
     seen: list[int] = []
 
     def work(batch: Batch) -> dict[str, object]:
@@ -132,11 +132,11 @@ def test_halving_concatenates_the_parts() -> None:
 
 
 def test_stream_takes_results_in_any_order(store: ResultStore) -> None:
-    asked: list[list[int]] = []
-    told: list[tuple[str, int, int, dict[str, float]]] = []
+    requested: list[list[int]] = []
+    reports: list[tuple[str, int, int, dict[str, float]]] = []
 
     def results(missing: list[int]) -> Iterator[tuple[int, Row]]:
-        asked.append(missing)
+        requested.append(missing)
         for index in reversed(missing):
             if index == 2:
                 raise KeyboardInterrupt
@@ -146,18 +146,18 @@ def test_stream_takes_results_in_any_order(store: ResultStore) -> None:
         for row in rows:
             row["kept"] = -int(str(row["kept"]))
 
-    ctx = context(store, progress=lambda what, done, total, numbers: told.append((what, done, total, dict(numbers))))
+    ctx = context(store, progress=lambda what, done, total, numbers: reports.append((what, done, total, dict(numbers))))
     with pytest.raises(KeyboardInterrupt):
         ctx.stream("squares", results, before_write=before_write)
     assert ctx.table("squares").index == [3, 4, 5, 6]
     ctx.stream(
         "squares", lambda missing: ((i, {"square": i**2, "kept": 0}) for i in missing), counts=lambda row: {"n": 1}
     )
-    assert asked == [[0, 1, 2, 3, 4, 5, 6]]
+    assert requested == [[0, 1, 2, 3, 4, 5, 6]]
     assert ctx.table("squares")["square"] == [0, 1, 4, 9, 16, 25, 36]
     assert ctx.table("squares")["kept"] == [0, 0, 0, -3, -4, -5, -6]
-    assert told[0] == ("test squares", 1, 7, {})
-    assert told[-1] == ("test squares", 7, 7, {"n": 7})
+    assert reports[0] == ("test squares", 1, 7, {})
+    assert reports[-1] == ("test squares", 7, 7, {"n": 7})
 
 
 def test_a_part_is_made_once(store: ResultStore) -> None:

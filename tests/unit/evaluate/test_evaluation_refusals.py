@@ -1,4 +1,4 @@
-"""Models that go wrong half-way are refused in one sentence, and what was found before is kept."""
+"""Models that fail half-way are refused in one sentence, and earlier results are kept."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -47,13 +47,13 @@ ENTRIES = {
 }
 
 
-class Turning(nn.Module):
-    """A linear model that answers with `wrong` as soon as it gets an image it has not seen clean."""
+class FailsUnderAttack(nn.Module):
+    """A linear model that returns `wrong` as soon as it gets an image it has not seen clean."""
 
     def __init__(self, wrong: Callable[[Tensor], Tensor], clean: Tensor) -> None:
         super().__init__()
-        draws = torch.Generator().manual_seed(0)
-        self.weight = nn.Parameter(torch.randn(10, 192, generator=draws) / 14)
+        generator = torch.Generator().manual_seed(0)
+        self.weight = nn.Parameter(torch.randn(10, 192, generator=generator) / 14)
         self.wrong, self.armed = wrong, False
         self.means = clean.flatten(1).mean(1)
 
@@ -69,7 +69,7 @@ class Turning(nn.Module):
 def dataset() -> DataSet:
     loaded = data.load(f"digits[:{IMAGES}]", preprocess=Squash(8))
     x = loaded.test.images(torch.arange(IMAGES))
-    labels = Turning(lambda z: z, x)(x).argmax(1)
+    labels = FailsUnderAttack(lambda z: z, x)(x).argmax(1)
     return replace(loaded, test=replace(loaded.test, labels=labels))
 
 
@@ -95,15 +95,15 @@ WRONG: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
         *((fault, attack) for attack in ENTRIES if attack != "pgd" for fault in ("one nan", "one image less")),
     ],
 )
-def test_a_fault_under_attack_is_named_and_nothing_found_is_lost(
+def test_a_fault_under_attack_is_named_and_results_are_kept(
     dataset: DataSet, tmp_path: Path, fault: str, attack: str
 ) -> None:
     wrong, message = WRONG[fault]
-    model = Turning(wrong, dataset.test.images(torch.arange(IMAGES)))
+    model = FailsUnderAttack(wrong, dataset.test.images(torch.arange(IMAGES)))
     suite = AttackSuite("s", "", (NamedAttack("first", PGD(steps=2), margin), ENTRIES[attack]))
 
     def arm(what: str, done: int, total: int, numbers: object) -> None:
-        # the first attack is over: from now on the model goes wrong
+        # the first attack is done: from now on the model fails
         model.armed = what.endswith("first") and done == IMAGES
 
     run = claim(tmp_path / "run")
@@ -115,7 +115,7 @@ def test_a_fault_under_attack_is_named_and_nothing_found_is_lost(
     first = rows.read("first")
     assert rows.read("clean")["index"] == first["index"] == list(range(IMAGES))
     assert 0 < sum(map(bool, first["success"])) < IMAGES
-    # mended, the same call goes on from there
+    # repaired, the same call resumes
     model.armed = False
     (summary,) = evaluate(model, dataset, suite, run, threat=Linf(0.01), batch=16)
     seconds = [costs[0] for costs in rows.rows()["seconds"]]
@@ -124,8 +124,8 @@ def test_a_fault_under_attack_is_named_and_nothing_found_is_lost(
 
 
 @pytest.mark.parametrize("attack", ["pgd", "square", "fgsm"])
-def test_what_the_same_attack_found_before_the_fault_is_kept_too(dataset: DataSet, tmp_path: Path, attack: str) -> None:
-    model = Turning(lambda z: z * torch.nan, dataset.test.images(torch.arange(IMAGES)))
+def test_results_of_the_same_attack_before_the_fault_are_kept(dataset: DataSet, tmp_path: Path, attack: str) -> None:
+    model = FailsUnderAttack(lambda z: z * torch.nan, dataset.test.images(torch.arange(IMAGES)))
     counted = 0
 
     def arm(what: str, done: int, total: int, numbers: object) -> None:
@@ -140,7 +140,7 @@ def test_what_the_same_attack_found_before_the_fault_is_kept_too(dataset: DataSe
     assert len(run.results("s-linf-0.0001").read("bad")["index"]) == counted
 
 
-def test_labels_beyond_the_classes(dataset: DataSet, tmp_path: Path) -> None:
+def test_labels_beyond_the_classes_are_refused(dataset: DataSet, tmp_path: Path) -> None:
     x = dataset.test.images(torch.arange(IMAGES))
     for shift, message in (
         (6, r"for 40 images, the data has labels from \d to 1\d"),
@@ -150,7 +150,7 @@ def test_labels_beyond_the_classes(dataset: DataSet, tmp_path: Path) -> None:
         other = replace(dataset, test=replace(dataset.test, labels=labels))
         with pytest.raises(UsageError, match=message):
             evaluate(
-                Turning(lambda z: z, x),
+                FailsUnderAttack(lambda z: z, x),
                 other,
                 AttackSuite("s", "", (ENTRIES["pgd"],)),
                 claim(tmp_path / str(shift)),
@@ -159,7 +159,7 @@ def test_labels_beyond_the_classes(dataset: DataSet, tmp_path: Path) -> None:
 
 
 def test_nan_on_clean_images_is_counted_per_batch(dataset: DataSet, tmp_path: Path) -> None:
-    class Spotty(nn.Module):
+    class NanForSomeBatch(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             z = x.flatten(1)[:, :10].clone()
             if len(x) == 8:  # the last batch of 40 in parts of 16
@@ -168,7 +168,7 @@ def test_nan_on_clean_images_is_counted_per_batch(dataset: DataSet, tmp_path: Pa
 
     run = claim(tmp_path / "run")
     with pytest.raises(UsageError, match="NaN or infinite logits for 3 of 8 images"):
-        evaluate(Spotty(), dataset, AttackSuite("s", "", (ENTRIES["pgd"],)), run, threat=Linf(0.1), batch=16)
+        evaluate(NanForSomeBatch(), dataset, AttackSuite("s", "", (ENTRIES["pgd"],)), run, threat=Linf(0.1), batch=16)
     assert run.results("s-linf-0.1").read("clean")["index"] == list(range(32))
 
 
@@ -201,14 +201,14 @@ def test_a_model_left_in_training_mode_is_evaluated_in_evaluation_mode(dataset: 
 
 
 def test_attacks_that_would_share_a_table_are_refused(dataset: DataSet, tmp_path: Path) -> None:
-    """A table says what was tried, so the second of two attacks of one name would never run."""
+    """A table records what was tried, so the second of two attacks of one name would never run."""
     x = dataset.test.images(torch.arange(IMAGES))
     same = (NamedAttack("pgd", PGD(steps=1)), NamedAttack("pgd", PGD(steps=50), margin))
     inside = (NamedAttack("apgd-ce", APGD(steps=1)), NamedAttack("aa", AutoAttack()))
     for entries, name in ((same, "pgd"), (inside, "apgd-ce"), ((NamedAttack("clean", FGSM()),), "clean")):
         with pytest.raises(UsageError, match=f"needs its own name, got '{name}'"):
             evaluate(
-                Turning(lambda z: z, x),
+                FailsUnderAttack(lambda z: z, x),
                 dataset,
                 AttackSuite("s", "", entries),
                 claim(tmp_path / name),
@@ -216,8 +216,8 @@ def test_attacks_that_would_share_a_table_are_refused(dataset: DataSet, tmp_path
             )
 
 
-def test_a_process_with_more_companions_than_images_has_nothing_to_do(dataset: DataSet) -> None:
-    model = Turning(lambda z: z, dataset.test.images(torch.arange(IMAGES)))
+def test_more_processes_than_images_are_allowed(dataset: DataSet) -> None:
+    model = FailsUnderAttack(lambda z: z, dataset.test.images(torch.arange(IMAGES)))
     entries = (ENTRIES["pgd"], ENTRIES["fgsm"])
     idle = Context(model, dataset.test, threat=Linf(0.1), ranks=Ranks(50, 60))
     assert record_clean_predictions(idle, entries) == []
@@ -227,7 +227,7 @@ def test_a_process_with_more_companions_than_images_has_nothing_to_do(dataset: D
     assert {len(share) for share in shares} == {IMAGES // 7, IMAGES // 7 + 1}
 
 
-def test_what_the_first_process_makes_is_had_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_the_first_process_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
     waited: list[int] = []
 
@@ -246,33 +246,35 @@ def test_what_the_first_process_makes_is_had_by_all(monkeypatch: pytest.MonkeyPa
     assert (sent, waited) == (["made here", None], [1, 1])
 
 
-def test_processes_wait_for_each_other_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """By default torch gives up after half an hour, which a share of ImageNet can be late by."""
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda kind, **settings: asked.update(settings))
+    settings_seen: dict[str, Any] = {}
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda kind, **settings: settings_seen.update(settings)
+    )
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert Ranks.of_launch() == Ranks(1, 2)
-    assert asked["timeout"] > timedelta(days=7)
+    assert settings_seen["timeout"] > timedelta(days=7)
 
 
-def test_a_model_of_more_classes_than_the_data_is_refused_by_suites_and_surveys(tmp_path: Path) -> None:
+def test_models_with_more_classes_than_the_data_are_refused(tmp_path: Path) -> None:
     digits = data.load("digits[:4]", preprocess=Squash(16))
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 0}, device="cpu")
     model = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
-    said = r"the model has 20 output classes and digits\[:4\] has 10.* with 10 classes, or"
-    with pytest.raises(UsageError, match=said):
+    message = r"has 20 output classes and digits\[:4\] has 10.* with 10 classes, or"
+    with pytest.raises(UsageError, match=message):
         evaluate(model, digits, SUITES["clean"], run)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         evaluate_one(model, digits, GrayLevel(), run)
 
 
-def test_the_kept_head_of_a_frozen_network_has_classes_of_its_own() -> None:
+def test_the_kept_head_has_its_own_classes() -> None:
     digits = data.load("digits[:4]", preprocess=Squash(16))
     base = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
     tuned = models.tora(base, num_classes=10)
     refuse_other_classes(tuned, digits)
-    with pytest.raises(UsageError, match="the model has 20 output classes"):
+    with pytest.raises(UsageError, match="has 20 output classes"):
         refuse_other_classes(models.with_head(tuned, "kept"), digits)
 
 
@@ -294,7 +296,7 @@ def test_five_skipped_images_are_named_and_more_are_counted(count: int, end: str
     assert skipped_flags(SimpleNamespace(skipped=())) == skipped_flags(object()) == []
 
 
-def test_each_process_has_a_gpu_of_its_own_as_far_as_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_are_spread_over_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert best_device() == torch.device("cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -328,12 +330,12 @@ def test_names_that_are_not_utf8_are_refused_before_any_attack(dataset: DataSet,
     refuse_unwritable_names(dataset, "test")
     run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2)
-    for odd, told in ((images, r"the image 'caf\\udce9/1\.png'"), (classes, r"the class 'caf\\udce9'")):
+    for odd, message in ((images, r"the image 'caf\\udce9/1\.png'"), (classes, r"the class 'caf\\udce9'")):
         for carry_out in (
             lambda data: evaluate(model, data, SUITES["clean"], run),
             lambda data: evaluate_one(model, data, GrayLevel(), run),
             lambda data: refuse_unwritable_names(data, "test"),
         ):
-            with pytest.raises(UsageError, match=rf"{told}.* has a name that is not UTF-8, .* Rename"):
+            with pytest.raises(UsageError, match=rf"{message}.* has a name that is not UTF-8, .* Rename"):
                 carry_out(odd)
     assert not list(run.folder.glob("eval/*"))

@@ -1,4 +1,4 @@
-"""Models that answer at random: scored by how often they are right, on draws that chose nothing."""
+"""Randomized models: scored by how often they are correct, on samples not used for selection."""
 
 import math
 
@@ -14,7 +14,7 @@ from vitadel.evaluate.search import is_randomized, record_clean_predictions
 from vitadel.losses import cross_entropy, dlr
 from vitadel.threats import Linf
 
-IMAGES, DRAWS = 300, 20
+IMAGES, SAMPLES = 300, 20
 
 
 def chance(z: float) -> float:
@@ -22,10 +22,10 @@ def chance(z: float) -> float:
     return 0.5 * (1 + math.erf(z / math.sqrt(2)))
 
 
-class Coin(nn.Module):
+class NoisyThreshold(nn.Module):
     """Class 1 where the mean pixel exceeds one half by more than normal noise, else class 0, of three classes.
 
-    It is right about a picture of mean m with label 1 with chance P((m - 1/2) / noise).
+    It is correct on an image of mean m with label 1 with probability P((m - 1/2) / noise).
     """
 
     def __init__(self, noise: float) -> None:
@@ -40,78 +40,78 @@ class Coin(nn.Module):
 
 
 def pictures(mean: float) -> tuple[Tensor, Tensor]:
-    """Flat pictures, all of label 1."""
+    """Constant images, all of label 1."""
     return torch.full((IMAGES, 3, 2, 2), mean), torch.ones(IMAGES, dtype=torch.int64)
 
 
-def rand(steps: int, draws: int = 4) -> tuple[NamedAttack, ...]:
-    """AutoAttack's two attacks for random models, cut short."""
+def rand(steps: int, samples: int = 4) -> tuple[NamedAttack, ...]:
+    """AutoAttack's two attacks for randomized models, with fewer steps."""
     return (
-        NamedAttack("apgd-ce", APGD(steps=steps, eot_samples=draws), cross_entropy),
-        NamedAttack("apgd-dlr", APGD(steps=steps, eot_samples=draws), dlr),
+        NamedAttack("apgd-ce", APGD(steps=steps, eot_samples=samples), cross_entropy),
+        NamedAttack("apgd-dlr", APGD(steps=steps, eot_samples=samples), dlr),
     )
 
 
 @pytest.mark.parametrize("share", [0.6, 0.8, 0.95])
-def test_where_no_attack_is_possible_the_expected_accuracy_is_that_of_clean_images(share: float) -> None:
-    """A point drawn wrongly once is no success: counting it as one would leave share**draws of the images."""
+def test_without_possible_attack_the_accuracy_is_that_of_clean_images(share: float) -> None:
+    """A single wrong prediction is no success: counting it as one would leave share**samples of the images."""
     logit_difference = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(share))
     x, y = pictures(0.5 + 0.1 * float(logit_difference))
-    found = robustness(Coin(0.1), x, y, Linf(1e-6), rand(3))
-    # the mean of 300 x 20 fresh draws: five standard deviations
-    spread = math.sqrt(share * (1 - share) / (IMAGES * DRAWS))
-    assert found.clean.accuracy == pytest.approx(share, abs=5 * spread)
-    assert found.robust.accuracy == pytest.approx(share, abs=5 * spread)
-    # the interval is that of 20 answers per image
-    assert found.robust.high - found.robust.low == pytest.approx(2 * 1.96 * spread, rel=0.2)
-    # and the noise is no excuse to doubt the gradient
-    assert [flag.code for flag in found.flags] == ["randomized"]
+    result = robustness(NoisyThreshold(0.1), x, y, Linf(1e-6), rand(3))
+    # the mean of 300 x 20 fresh samples: five standard deviations
+    spread = math.sqrt(share * (1 - share) / (IMAGES * SAMPLES))
+    assert result.clean.accuracy == pytest.approx(share, abs=5 * spread)
+    assert result.robust.accuracy == pytest.approx(share, abs=5 * spread)
+    # the interval is that of 20 predictions per image
+    assert result.robust.high - result.robust.low == pytest.approx(2 * 1.96 * spread, rel=0.2)
+    # and the noise raises no flag about the gradient
+    assert [flag.code for flag in result.flags] == ["randomized"]
 
 
-def test_a_large_radius_leaves_nothing() -> None:
+def test_a_large_radius_breaks_everything() -> None:
     x, y = pictures(0.6)
-    found = robustness(Coin(0.05), x, y, Linf(0.4), rand(10))
-    assert found.clean.accuracy == pytest.approx(chance(2), abs=0.02)
-    # the worst point has mean 0.2: right with a chance of P(-6)
-    assert found.robust.accuracy == 0
-    assert set(found.broken_by) == {"apgd-ce", "apgd-dlr"} or set(found.broken_by) == {"apgd-ce"}
+    result = robustness(NoisyThreshold(0.05), x, y, Linf(0.4), rand(10))
+    assert result.clean.accuracy == pytest.approx(chance(2), abs=0.02)
+    # the worst point has mean 0.2: correct with probability P(-6)
+    assert result.robust.accuracy == 0
+    assert set(result.broken_by) == {"apgd-ce", "apgd-dlr"} or set(result.broken_by) == {"apgd-ce"}
 
 
-def test_a_radius_in_between_gives_the_chance_at_the_edge_of_the_ball() -> None:
+def test_an_intermediate_radius_gives_the_probability_at_the_boundary() -> None:
     x, y = pictures(0.6)
-    found = robustness(Coin(0.1), x, y, Linf(0.15), rand(10))
-    # mean 0.45 at the worst: right with a chance of P(-1/2)
+    result = robustness(NoisyThreshold(0.1), x, y, Linf(0.15), rand(10))
+    # mean 0.45 at the worst: correct with probability P(-1/2)
     share = chance(-0.5)
-    assert found.robust.accuracy == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / (IMAGES * DRAWS)))
-    assert found.clean.accuracy == pytest.approx(chance(1), abs=0.02)
+    assert result.robust.accuracy == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / (IMAGES * SAMPLES)))
+    assert result.clean.accuracy == pytest.approx(chance(1), abs=0.02)
 
 
-def test_a_model_that_never_changes_its_mind_gets_the_usual_accuracy() -> None:
+def test_a_deterministic_model_gets_the_usual_accuracy() -> None:
     x, y = pictures(0.6)
     x[::3] = 0.52
-    found = robustness(Coin(0.0), x, y, Linf(0.05), rand(5))
-    assert list(found.flags) == []
-    assert found.robust.correct == 200
-    assert found.robust.accuracy == pytest.approx(2 / 3)
-    assert found.clean.correct == IMAGES
-    assert [to != "" for to in found.broken_by] == [row % 3 == 0 for row in range(IMAGES)]
+    result = robustness(NoisyThreshold(0.0), x, y, Linf(0.05), rand(5))
+    assert list(result.flags) == []
+    assert result.robust.correct == 200
+    assert result.robust.accuracy == pytest.approx(2 / 3)
+    assert result.clean.correct == IMAGES
+    assert [to != "" for to in result.broken_by] == [row % 3 == 0 for row in range(IMAGES)]
 
 
-def test_choosing_and_scoring_use_other_draws() -> None:
+def test_selection_and_scoring_use_different_samples() -> None:
     x, y = pictures(0.55)
-    model, attacks = Coin(0.1), rand(2)
+    model, attacks = NoisyThreshold(0.1), rand(2)
     ctx = Context(model, TensorImages(x, y), threat=Linf(1e-6), engine=Engine(batch_size=100))
     assert is_randomized(attacks)
     robust = record_clean_predictions(ctx, attacks)
     clean = ctx.table("clean")
-    # one answer to speak of, then 40 about every part of the images, no two with the same seed
-    assert len(model.seeds) == IMAGES // 100 * (1 + 2 * DRAWS)
-    assert len(set(model.seeds)) == 2 * DRAWS
+    # one forward pass, then 40 for every part of the images, no two with the same seed
+    assert len(model.seeds) == IMAGES // 100 * (1 + 2 * SAMPLES)
+    assert len(set(model.seeds)) == 2 * SAMPLES
     chosen, scored = (torch.tensor(clean[name]) for name in ("correct_selected", "correct_scored"))
     for shares in (chosen, scored):
-        assert torch.allclose(shares * DRAWS, (shares * DRAWS).round(), atol=1e-4)
+        assert torch.allclose(shares * SAMPLES, (shares * SAMPLES).round(), atol=1e-4)
         assert float(shares.mean()) == pytest.approx(chance(0.5), abs=0.03)
-        assert float(shares.var()) == pytest.approx(chance(0.5) * (1 - chance(0.5)) / DRAWS, rel=0.4)
+        assert float(shares.var()) == pytest.approx(chance(0.5) * (1 - chance(0.5)) / SAMPLES, rel=0.4)
     # independent: their correlation is that of chance
     both = torch.corrcoef(torch.stack([chosen, scored]))[0, 1]
     assert abs(float(both)) < 4 / math.sqrt(IMAGES)
@@ -126,7 +126,7 @@ def test_choosing_and_scoring_use_other_draws() -> None:
         options = [(float(chosen[row]), clean["correct_scored"][row])]
         options += [(table["correct_selected"][row], table["correct_scored"][row]) for table in tables]
         least = min(options, key=lambda option: option[0])[0]
-        # the point was chosen by the first draws, and its score is that of the others
+        # the point was selected by the first samples, and its score is that of the others
         assert right == next(score for choice, score in options if choice == least)
     assert any(right not in (0.0, 1.0) for right in rows["robust"])
     # choosing the least of three by the scores themselves would be lower by far more than chance explains
@@ -137,10 +137,10 @@ def test_choosing_and_scoring_use_other_draws() -> None:
     assert sum(rows["robust"]) > flattered + 5
 
 
-def test_every_step_averages_its_draws_and_no_success_ends_the_search() -> None:
+def test_every_step_averages_its_samples_and_no_success_ends_the_search() -> None:
     x, y = pictures(0.6)
-    found = robustness(Coin(0.1), x[:10], y[:10], Linf(0.3), rand(5, draws=7))
-    for attack in found.attacks:
+    result = robustness(NoisyThreshold(0.1), x[:10], y[:10], Linf(0.3), rand(5, samples=7))
+    for attack in result.attacks:
         assert (attack.tried, attack.forwards, attack.backwards) == (10, 10 * 6 * 7, 10 * 6 * 7)
 
 
@@ -155,9 +155,9 @@ def test_every_step_averages_its_draws_and_no_success_ends_the_search() -> None:
     ],
 )
 def test_expected_accuracy_is_the_mean_with_the_normal_interval(shares: list[float], mean: float, reach: float) -> None:
-    found = expected_accuracy(shares)
-    assert found.accuracy == pytest.approx(mean, abs=1e-12)
-    assert found.low == pytest.approx(mean - reach, abs=1e-12)
-    assert found.high == pytest.approx(min(1.0, mean + reach), abs=1e-12)
-    assert (found.n, found.correct) == (len(shares), round(sum(shares)))
-    assert 0 <= found.low <= found.high <= 1
+    result = expected_accuracy(shares)
+    assert result.accuracy == pytest.approx(mean, abs=1e-12)
+    assert result.low == pytest.approx(mean - reach, abs=1e-12)
+    assert result.high == pytest.approx(min(1.0, mean + reach), abs=1e-12)
+    assert (result.n, result.correct) == (len(shares), round(sum(shares)))
+    assert 0 <= result.low <= result.high <= 1

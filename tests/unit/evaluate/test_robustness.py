@@ -1,4 +1,4 @@
-"""One call on images in hand: the verdicts of an evaluation, images that hold, nothing of the caller's touched."""
+"""One call on tensors: the verdicts of an evaluation, valid adversarial examples, state of the caller unchanged."""
 
 import json
 from dataclasses import replace
@@ -31,7 +31,7 @@ SMALL = (
 
 
 class Bent(nn.Module):
-    """A small network with a dropout and a norm, both of which answer otherwise in training mode."""
+    """A small network with a dropout and a norm, both of which behave differently in training mode."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
@@ -60,82 +60,82 @@ def digits() -> DataSet:
     return replace(data.load("digits[:48]", preprocess=Squash(8)), test=replace(split, labels=labels))
 
 
-def in_hand(dataset: DataSet) -> tuple[Tensor, Tensor]:
+def tensors_of(dataset: DataSet) -> tuple[Tensor, Tensor]:
     return dataset.test.images(torch.arange(48)), dataset.test.labels
 
 
 @pytest.mark.parametrize("suite", ["clean", "quick"])
-def test_a_named_suite_gives_what_an_evaluation_gives(digits: DataSet, tmp_path: Path, suite: str) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
-    found = robustness(model, x, y, "linf:16/255", suite, seed=5, engine=Engine(batch_size=7))
+def test_a_named_suite_matches_an_evaluation(digits: DataSet, tmp_path: Path, suite: str) -> None:
+    model, (x, y) = Bent().eval(), tensors_of(digits)
+    result = robustness(model, x, y, "linf:16/255", suite, seed=5, engine=Engine(batch_size=7))
     run = Run.claim(tmp_path / "run", "evaluate", {"seed": 5}, device="cpu")
     (summary,) = evaluate(model, digits, SUITES[suite], run, threat=Linf(16 / 255), seed=5, batch=11)
     rows = run.results(str(summary["name"])).rows()
-    assert list(found.broken_by) == rows["broken_by"]
-    assert list(found.prediction) == rows["prediction"]
-    assert list(found.distance) == rows["distance"]
-    assert found.clean.correct == summary["clean"]["correct"] == 36
-    assert found.robust == accuracy(found.broken_by.count(""), 48)
+    assert list(result.broken_by) == rows["broken_by"]
+    assert list(result.prediction) == rows["prediction"]
+    assert list(result.distance) == rows["distance"]
+    assert result.clean.correct == summary["clean"]["correct"] == 36
+    assert result.robust == accuracy(result.broken_by.count(""), 48)
     if suite == "quick":
-        assert found.robust.accuracy == summary["robust"]["accuracy"]
-        assert 0 < found.robust.correct < 36
-    costs = [{k: v for k, v in attack.items() if k != "seconds"} for attack in found.record.to_json()["attacks"]]  # type: ignore[attr-defined]
-    told = summary["attacks"]
-    assert isinstance(told, list)
-    assert costs == [{k: v for k, v in attack.items() if k != "seconds"} for attack in told]
+        assert result.robust.accuracy == summary["robust"]["accuracy"]
+        assert 0 < result.robust.correct < 36
+    costs = [{k: v for k, v in attack.items() if k != "seconds"} for attack in result.record.to_json()["attacks"]]  # type: ignore[attr-defined]
+    attack_records = summary["attacks"]
+    assert isinstance(attack_records, list)
+    assert costs == [{k: v for k, v in attack.items() if k != "seconds"} for attack in attack_records]
 
 
-def check(found: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> None:
-    """What is said of every image is true of the image that came back."""
-    assert found.x_adv.dtype == torch.float32
-    assert found.x_adv.shape == x.shape
-    assert float(found.x_adv.min()) >= 0
-    assert float(found.x_adv.max()) <= 1
-    sizes = threat.distance(found.x_adv, x)
+def check(result: Robustness, model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> None:
+    """What is reported of every image is true of the returned image."""
+    assert result.x_adv.dtype == torch.float32
+    assert result.x_adv.shape == x.shape
+    assert float(result.x_adv.min()) >= 0
+    assert float(result.x_adv.max()) <= 1
+    sizes = threat.distance(result.x_adv, x)
     assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
     with torch.no_grad():
-        answers, clean = model(found.x_adv).argmax(1), model(x).argmax(1)
-    for row, to in enumerate(found.broken_by):
+        predictions, clean = model(result.x_adv).argmax(1), model(x).argmax(1)
+    for row, to in enumerate(result.broken_by):
         if to == "clean":
             assert clean[row] != y[row]
-            assert found.prediction[row] == clean[row]
-            assert torch.equal(found.x_adv[row], x[row])
+            assert result.prediction[row] == clean[row]
+            assert torch.equal(result.x_adv[row], x[row])
         elif to == "":
-            assert answers[row] == clean[row] == y[row] == found.prediction[row]
-            assert not torch.equal(found.x_adv[row], x[row])
+            assert predictions[row] == clean[row] == y[row] == result.prediction[row]
+            assert not torch.equal(result.x_adv[row], x[row])
         else:
-            assert answers[row] == found.prediction[row] != y[row]
-            assert found.distance[row] == pytest.approx(float(sizes[row]), rel=1e-5)
+            assert predictions[row] == result.prediction[row] != y[row]
+            assert result.distance[row] == pytest.approx(float(sizes[row]), rel=1e-5)
 
 
 @pytest.mark.parametrize("threat", [Linf(6 / 255), L2(0.4), L1(2.0)], ids=["linf", "l2", "l1"])
 @pytest.mark.parametrize("precision", ["float32", "fp16"])
-def test_the_images_that_come_back_do_what_is_said(digits: DataSet, threat: Threat, precision: str) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
-    # FGSM and PGD are weak here, so that the others have something to find
+def test_returned_images_match_the_reported_results(digits: DataSet, threat: Threat, precision: str) -> None:
+    model, (x, y) = Bent().eval(), tensors_of(digits)
+    # FGSM and PGD are weak here, so that the others break more
     own = (NamedAttack("fgsm", FGSM(step_size=threat.eps / 3)), *SMALL[2:])
-    found = robustness(model, x, y, threat, own, engine=Engine(precision=precision))
-    check(found, model, x, y, threat)
-    kinds = set(found.broken_by)
+    result = robustness(model, x, y, threat, own, engine=Engine(precision=precision))
+    check(result, model, x, y, threat)
+    kinds = set(result.broken_by)
     assert {"clean", "", "fgsm", "apgd-t"} <= kinds
-    assert list(found.flags) == []
+    assert list(result.flags) == []
 
 
 @pytest.mark.parametrize("threat", [Linf(2 / 255), L2(0.1), L1(0.5)], ids=["linf", "l2", "l1"])
-def test_the_last_attempt_of_an_attack_that_leaves_the_ball_is_brought_back(digits: DataSet, threat: Threat) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
-    found = robustness(model, x, y, threat, [NamedAttack("fab", FAB(steps=10))])
-    sizes = threat.distance(found.x_adv, x)
+def test_attempts_outside_the_ball_are_projected(digits: DataSet, threat: Threat) -> None:
+    model, (x, y) = Bent().eval(), tensors_of(digits)
+    result = robustness(model, x, y, threat, [NamedAttack("fab", FAB(steps=10))])
+    sizes = threat.distance(result.x_adv, x)
     assert float(sizes.max()) <= threat.eps * (1 + 1e-6)
-    assert float(found.x_adv.min()) >= 0
-    assert float(found.x_adv.max()) <= 1
-    # FAB fooled the model outside and came no nearer: such images end on the edge
-    standing = [row for row, to in enumerate(found.broken_by) if to == ""]
-    assert sum(float(sizes[row]) > 0.999 * threat.eps for row in standing) > 5
+    assert float(result.x_adv.min()) >= 0
+    assert float(result.x_adv.max()) <= 1
+    # FAB fooled the model outside only: such images end at the boundary
+    robust_rows = [row for row, to in enumerate(result.broken_by) if to == ""]
+    assert sum(float(sizes[row]) > 0.999 * threat.eps for row in robust_rows) > 5
 
 
-def test_a_chain_of_attacks_loses_nothing_to_any_of_them(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+def test_a_cascade_breaks_what_each_attack_breaks(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     chain = robustness(model, x, y, "linf:6/255", SMALL, seed=2)
     alone = [robustness(model, x, y, "linf:6/255", [entry], seed=2) for entry in SMALL]
     for row, to in enumerate(chain.broken_by):
@@ -145,17 +145,17 @@ def test_a_chain_of_attacks_loses_nothing_to_any_of_them(digits: DataSet) -> Non
         else:
             assert felling == []
     assert [attack.name for attack in chain.attacks] == [entry.name for entry in SMALL]
-    fell = [attack.broken for attack in chain.attacks]
+    broken = [attack.broken for attack in chain.attacks]
     tried = [attack.tried for attack in chain.attacks]
-    assert tried == [36 - sum(fell[:i]) for i in range(len(SMALL))]
-    assert chain.robust.correct == 36 - sum(fell)
+    assert tried == [36 - sum(broken[:i]) for i in range(len(SMALL))]
+    assert chain.robust.correct == 36 - sum(broken)
     assert chain.seconds > 0
 
 
-def test_autoattack_in_a_list_of_ones_own_is_expanded(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+def test_autoattack_in_a_custom_list_is_expanded(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     reported: list[str] = []
-    found = robustness(
+    result = robustness(
         model,
         x[:8],
         y[:8],
@@ -163,14 +163,14 @@ def test_autoattack_in_a_list_of_ones_own_is_expanded(digits: DataSet) -> None:
         [NamedAttack("aa", AutoAttack())],
         progress=lambda what, *_: reported.append(what),
     )
-    assert [attack.name for attack in found.attacks] == ["apgd-ce", "apgd-t", "fab-t", "square"]
-    assert found.robust.correct == 0
+    assert [attack.name for attack in result.attacks] == ["apgd-ce", "apgd-t", "fab-t", "square"]
+    assert result.robust.correct == 0
     assert reported.count("attack-linf-0.5 clean") == 1
-    assert reported.count("attack-linf-0.5 apgd-ce") == found.clean.correct == 6
+    assert reported.count("attack-linf-0.5 apgd-ce") == result.clean.correct == 6
 
 
-def test_nothing_of_the_callers_is_touched(digits: DataSet) -> None:
-    model, (x, y) = Bent(), in_hand(digits)
+def test_state_of_the_caller_is_unchanged(digits: DataSet) -> None:
+    model, (x, y) = Bent(), tensors_of(digits)
     model.train()
     model.norm.eval()
     x_before, y_before = x.clone(), y.clone()
@@ -180,7 +180,7 @@ def test_nothing_of_the_callers_is_touched(digits: DataSet) -> None:
     assert set(modes.values()) == set(wanted.values()) == {True, False}
     torch.manual_seed(99)
     state = torch.get_rng_state()
-    found = robustness(model, x, y, "linf:6/255", SMALL, engine=Engine(precision="fp16"))
+    result = robustness(model, x, y, "linf:6/255", SMALL, engine=Engine(precision="fp16"))
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(x, x_before)
     assert torch.equal(y, y_before)
@@ -189,16 +189,16 @@ def test_nothing_of_the_callers_is_touched(digits: DataSet) -> None:
     assert all(weight.grad is None for weight in model.parameters())
     for name, value in model.state_dict().items():
         assert torch.equal(value, weights[name]), name
-    # and it was judged in evaluation mode: dropout would have changed answers
+    # and it was judged in evaluation mode: dropout would have changed predictions
     still = robustness(Bent().eval(), x, y, "linf:6/255", SMALL, engine=Engine(precision="fp16"))
-    assert found.broken_by == still.broken_by
-    assert torch.equal(found.x_adv, still.x_adv)
-    found.x_adv.zero_()
+    assert result.broken_by == still.broken_by
+    assert torch.equal(result.x_adv, still.x_adv)
+    result.x_adv.zero_()
     assert torch.equal(x, x_before)
 
 
-def test_the_seed_and_nothing_else_decides(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+def test_results_depend_on_the_seed_alone(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     one, same, other = (
         robustness(
             model, x, y, "linf:6/255", [NamedAttack("pgd", PGD(steps=3))], seed=seed, engine=Engine(batch_size=rows)
@@ -210,15 +210,15 @@ def test_the_seed_and_nothing_else_decides(digits: DataSet) -> None:
     assert not torch.allclose(one.x_adv, other.x_adv, atol=1e-3)
 
 
-def test_other_kinds_of_floats_are_taken(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
+def test_other_float_types_are_accepted(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), tensors_of(digits)
     plain = robustness(model, x, y, "linf:6/255", SMALL[:2])
     double = robustness(model, x.double(), y.to(torch.uint8), "linf:6/255", SMALL[:2])
     assert plain.broken_by == double.broken_by
     assert torch.equal(plain.x_adv, double.x_adv)
 
 
-def test_mistakes_are_one_sentence() -> None:
+def test_errors_are_one_sentence() -> None:
     model = Bent().eval()
     x, y = torch.rand(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
     mistakes: list[tuple[Tensor, Tensor, str, str]] = [
@@ -246,12 +246,12 @@ def test_mistakes_are_one_sentence() -> None:
         robustness(model, x, y, "linf:8/255", "quick", engine=Engine(batch_size=0))
 
 
-def test_a_suite_of_ones_own_needs_no_name() -> None:
+def test_a_custom_suite_needs_no_name() -> None:
     suite = AttackSuite("mine", "", SMALL)
     assert suite.stages(Linf(0.1)) == SMALL
-    found = robustness(Bent().eval(), torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64), Linf(0.1), ())
-    assert found.robust == found.clean
-    assert list(found.attacks) == []
+    result = robustness(Bent().eval(), torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64), Linf(0.1), ())
+    assert result.robust == result.clean
+    assert list(result.attacks) == []
 
 
 class Full(nn.Module):
@@ -269,8 +269,8 @@ class Full(nn.Module):
 
 
 @pytest.mark.parametrize("attack", [APGD(steps=5), FGSM(), PGD(steps=2, keep_best=False)], ids=["apgd", "fgsm", "pgd"])
-def test_a_model_that_holds_few_images_is_looked_at_with_few(digits: DataSet, attack: Attack) -> None:
-    x, y = in_hand(digits)
+def test_out_of_memory_halves_the_batch(digits: DataSet, attack: Attack) -> None:
+    x, y = tensors_of(digits)
     entries = (NamedAttack("one", attack),)
     model, few = Bent().eval(), Full(Bent().eval())
     assert (
@@ -285,8 +285,8 @@ class Fails(nn.Module):
         raise torch.OutOfMemoryError("full")
 
 
-class Watched(nn.Module):
-    """Remembers in which precision it answered, and the most images that it was shown with a gradient."""
+class Recording(nn.Module):
+    """Records its precision, and the largest batch that it got with a gradient."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -301,21 +301,21 @@ class Watched(nn.Module):
         return logits
 
 
-def test_mixed_precision_around_the_call_reaches_no_result(digits: DataSet) -> None:
-    x, y = in_hand(digits)
-    model, plain = Watched(Bent().eval()), robustness(Bent().eval(), x, y, Linf(0.02), SMALL)
+def test_autocast_around_the_call_changes_no_result(digits: DataSet) -> None:
+    x, y = tensors_of(digits)
+    model, plain = Recording(Bent().eval()), robustness(Bent().eval(), x, y, Linf(0.02), SMALL)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = robustness(model, x, y, Linf(0.02), SMALL)
+        result = robustness(model, x, y, Linf(0.02), SMALL)
         assert torch.is_autocast_enabled("cpu")
     assert model.precisions == {torch.float32}
-    assert found.broken_by == plain.broken_by
-    assert torch.equal(found.x_adv, plain.x_adv)
+    assert result.broken_by == plain.broken_by
+    assert torch.equal(result.x_adv, plain.x_adv)
 
 
-def test_no_more_images_at_once_than_the_batch_size(digits: DataSet) -> None:
-    """Of a CPU that runs out of memory nothing is left to halve the batch."""
-    x, y = in_hand(digits)
-    model = Watched(Bent().eval())
+def test_batches_never_exceed_the_batch_size(digits: DataSet) -> None:
+    """A CPU process that runs out of memory is killed and cannot halve the batch."""
+    x, y = tensors_of(digits)
+    model = Recording(Bent().eval())
     robustness(
         model,
         x,
@@ -327,47 +327,47 @@ def test_no_more_images_at_once_than_the_batch_size(digits: DataSet) -> None:
     assert model.most == 5
 
 
-def test_large_images_go_through_a_processor_a_few_at_a_time() -> None:
-    model = Watched(nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 10)))
+def test_large_images_have_small_batches_on_a_cpu() -> None:
+    model = Recording(nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(12, 10)))
     x, y = torch.rand(20, 3, 224, 224), torch.arange(20) % 10
     APGD(steps=1, targets=3)(model, x, Untargeted(y), Linf(0.01), seed=0)
     assert model.most == 15  # of 16 rows, three for each image
 
 
 class Wrapped(nn.Module):
-    """Answers as Hugging Face's models do."""
+    """Returns logits as Hugging Face's models do."""
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"logits": x.flatten(1)[:, :10]}
 
 
-def test_answers_inside_something_else_are_refused() -> None:
+def test_logits_inside_other_structures_are_refused() -> None:
     x, y = torch.rand(2, 3, 8, 8), torch.zeros(2, dtype=torch.int64)
-    said = r"should return logits, got a dict\. Wrap it .* `net\(x\)\.logits`"
-    with pytest.raises(UsageError, match=said):
+    message = r"should return logits, got a dict\. Wrap it .* `net\(x\)\.logits`"
+    with pytest.raises(UsageError, match=message):
         robustness(Wrapped(), x, y)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         PGD()(Wrapped(), x, Untargeted(y), Linf(0.1), seed=0)
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_a_model_is_evaluated_in_the_precision_of_its_weights(digits: DataSet, precision: torch.dtype) -> None:
-    model, (x, y) = Bent().to(precision).eval(), in_hand(digits)
-    found = robustness(model, x, y, Linf(6 / 255), SMALL)
-    assert {attack.name for attack in found.attacks} == {entry.name for entry in SMALL}
-    assert list(found.flags) == []
+    model, (x, y) = Bent().to(precision).eval(), tensors_of(digits)
+    result = robustness(model, x, y, Linf(6 / 255), SMALL)
+    assert {attack.name for attack in result.attacks} == {entry.name for entry in SMALL}
+    assert list(result.flags) == []
     with torch.no_grad():
-        clean, answers = model(x.to(precision)).argmax(1), model(found.x_adv.to(precision)).argmax(1)
-    assert found.clean.correct == int((clean == y).sum())
-    assert found.robust.correct == found.broken_by.count("")
-    assert {"clean", ""} < set(found.broken_by)
-    for row, to in enumerate(found.broken_by):
-        assert (answers[row] == y[row]) == (to == ""), row
+        clean, predictions = model(x.to(precision)).argmax(1), model(result.x_adv.to(precision)).argmax(1)
+    assert result.clean.correct == int((clean == y).sum())
+    assert result.robust.correct == result.broken_by.count("")
+    assert {"clean", ""} < set(result.broken_by)
+    for row, to in enumerate(result.broken_by):
+        assert (predictions[row] == y[row]) == (to == ""), row
     own = robustness(model, x.to(precision), y.int(), Linf(6 / 255), SMALL)  # pixels of its own precision, too
     assert own.x_adv.dtype == torch.float32
-    assert abs(own.robust.correct - found.robust.correct) <= 2
+    assert abs(own.robust.correct - result.robust.correct) <= 2
     if precision == torch.float64:
-        assert list(found.broken_by) == list(robustness(Bent().eval(), x, y, Linf(6 / 255), SMALL).broken_by)
+        assert list(result.broken_by) == list(robustness(Bent().eval(), x, y, Linf(6 / 255), SMALL).broken_by)
 
 
 def test_an_evaluation_names_the_precision_of_the_model(digits: DataSet, tmp_path: Path) -> None:
@@ -376,23 +376,23 @@ def test_an_evaluation_names_the_precision_of_the_model(digits: DataSet, tmp_pat
     assert summary["search_precision"] == "bf16"
 
 
-def test_arrays_and_lists_are_taken_as_tensors_are(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
-    found = robustness(model, x, y, Linf(6 / 255), SMALL)
-    assert robustness(model, x.numpy(), y.tolist(), Linf(6 / 255), SMALL).broken_by == found.broken_by
+def test_arrays_and_lists_are_accepted_like_tensors(digits: DataSet) -> None:
+    model, (x, y) = Bent().eval(), tensors_of(digits)
+    result = robustness(model, x, y, Linf(6 / 255), SMALL)
+    assert robustness(model, x.numpy(), y.tolist(), Linf(6 / 255), SMALL).broken_by == result.broken_by
     pairs = [(x[:20], y[:20]), (x[20:], y[20:])]
-    assert robustness(model, pairs, threat=Linf(6 / 255), suite=SMALL).broken_by == found.broken_by
+    assert robustness(model, pairs, threat=Linf(6 / 255), suite=SMALL).broken_by == result.broken_by
 
 
 def test_the_result_prints_formats_and_converts(digits: DataSet) -> None:
-    model, (x, y) = Bent().eval(), in_hand(digits)
-    found = robustness(model, x, y, "linf:6/255", SMALL, progress=False)
-    first, second = str(found).split("\n\n")
+    model, (x, y) = Bent().eval(), tensors_of(digits)
+    result = robustness(model, x, y, "linf:6/255", SMALL, progress=False)
+    first, second = str(result).split("\n\n")
     assert first.splitlines()[0].split() == ["threat", "images", "clean", "robust", "flags"]
-    assert first.splitlines()[1].split()[:3] == ["linf:6/255", "48", f"{found.clean_accuracy:.1%}"]
+    assert first.splitlines()[1].split()[:3] == ["linf:6/255", "48", f"{result.clean_accuracy:.1%}"]
     assert [line.split()[0] for line in second.splitlines()] == ["attack", *(attack.name for attack in SMALL)]
-    assert f"{found.robust_accuracy:.1%}" in first
-    assert found.robust_accuracy == found.broken_by.count("") / 48
-    written = json.loads(json.dumps(found.to_dict()))
-    assert written["robust"]["correct"] == found.robust.correct
-    assert written["broken_by"] == list(found.broken_by)
+    assert f"{result.robust_accuracy:.1%}" in first
+    assert result.robust_accuracy == result.broken_by.count("") / 48
+    written = json.loads(json.dumps(result.to_dict()))
+    assert written["robust"]["correct"] == result.robust.correct
+    assert written["broken_by"] == list(result.broken_by)

@@ -1,4 +1,4 @@
-"""Faults planted in a model, each with the flag it must raise and the numbers that go with it."""
+"""Models with known faults, each with the flag it must raise and its evidence."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import grad as slope_of
+from torch.autograd import grad as gradient_of
 
 from vitadel import robustness
 from vitadel.api.results import Robustness
@@ -28,15 +28,15 @@ class Planes(nn.Module):
 
     def __init__(self, classes: int = 5, scale: float = 1.0) -> None:
         super().__init__()
-        draws = torch.Generator().manual_seed(3)
-        self.weight = nn.Parameter(scale * torch.randn(classes, 108, generator=draws) / 108**0.5)
+        generator = torch.Generator().manual_seed(3)
+        self.weight = nn.Parameter(scale * torch.randn(classes, 108, generator=generator) / 108**0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1).sub(0.5) @ self.weight.T
 
 
 class Altered(nn.Module):
-    """Planes with something done to the pixels before and to the logits after."""
+    """Planes with a change of the pixels before and of the logits after."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Altered(nn.Module):
 
 
 def images(classes: int = 5) -> tuple[Tensor, Tensor]:
-    """Images inside the box with some room, and the labels that the planes give."""
+    """Images inside the box with some margin, and the labels that the planes give."""
     x = 0.25 + 0.5 * torch.rand(IMAGES, 3, 6, 6, generator=torch.Generator().manual_seed(4))
     x = (x * 255).round() / 255
     with torch.no_grad():
@@ -73,16 +73,16 @@ def codes(flags: "list[Flag] | tuple[Flag, ...]") -> list[str]:
     return [flag.code for flag in flags]
 
 
-def by_code(found: Robustness) -> dict[str, list[Flag]]:
+def by_code(result: Robustness) -> dict[str, list[Flag]]:
     """The flags of an evaluation by their code."""
     flags: dict[str, list[Flag]] = {}
-    for flag in found.flags:
+    for flag in result.flags:
         flags.setdefault(flag.code, []).append(flag)
     return flags
 
 
-def costs(found: Robustness) -> dict[str, AttackRecord]:
-    return {attack.name: attack for attack in found.attacks}
+def costs(result: Robustness) -> dict[str, AttackRecord]:
+    return {attack.name: attack for attack in result.attacks}
 
 
 def choose(model: nn.Module, engine: Engine) -> AttackRunner:
@@ -103,16 +103,16 @@ BLIND = NamedAttack("square", Square(queries=40), margin)
 # ------------------------------------------------------------------- healthy
 
 
-def test_a_healthy_model_raises_none_and_falls_where_its_radius_says() -> None:
+def test_a_sound_model_raises_no_flags_and_is_broken_at_its_radius() -> None:
     x, y = images()
     eps = float(radii(x, y).median())
-    found = robustness(Planes(), x, y, Linf(eps), (NamedAttack("pgd", PGD(steps=20), margin), *GRADIENTS[2:], BLIND))
-    assert list(found.flags) == []
+    result = robustness(Planes(), x, y, Linf(eps), (NamedAttack("pgd", PGD(steps=20), margin), *GRADIENTS[2:], BLIND))
+    assert list(result.flags) == []
     # a linear model is done after one step along the sign
     near = [float(radius) < eps * 0.999 for radius in radii(x, y)]
     sure = [abs(float(radius) / eps - 1) > 1e-3 for radius in radii(x, y)]
     assert sum(sure) >= IMAGES - 2
-    assert [to != "" for to, known in zip(found.broken_by, sure, strict=True) if known] == [
+    assert [to != "" for to, known in zip(result.broken_by, sure, strict=True) if known] == [
         one for one, known in zip(near, sure, strict=True) if known
     ]
 
@@ -122,25 +122,25 @@ def test_a_healthy_model_raises_none_and_falls_where_its_radius_says() -> None:
 
 @pytest.mark.parametrize("interval", [1, 4, 16])
 @pytest.mark.parametrize("fault", ["quantized", "detached"])
-def test_no_gradient_at_all_is_counted_attack_by_attack(fault: str, interval: int) -> None:
+def test_zero_gradients_are_counted_per_attack(fault: str, interval: int) -> None:
     model = Altered(before=lambda x: (x * 255).round() / 255 if fault == "quantized" else x.detach())
     x, y = images()
-    # items that idle between two questions to the device have gradients too, and they do not count
-    found = robustness(
+    # items that idle between two synchronizations have gradients too, and they do not count
+    result = robustness(
         model, x, y, Linf(2 / 255), (*GRADIENTS, BLIND), engine=Engine(batch_size=10, sync_interval=interval)
     )
-    flags = by_code(found)
+    flags = by_code(result)
     assert set(flags) <= {"zero-gradients", "square-stronger"}
-    # every gradient of every attack that asks for one, and the square attack asks for none
+    # every gradient of every attack that uses gradients, which the square attack does not
     assert [flag.evidence for flag in flags["zero-gradients"]] == [
-        {"zero": costs(found)[entry.name].backwards, "gradients": costs(found)[entry.name].backwards}
+        {"zero": costs(result)[entry.name].backwards, "gradients": costs(result)[entry.name].backwards}
         for entry in GRADIENTS
     ]
     assert [flag.sentence.partition(":")[0] for flag in flags["zero-gradients"]] == [e.name for e in GRADIENTS]
-    assert costs(found)["fgsm"].backwards == IMAGES
+    assert costs(result)["fgsm"].backwards == IMAGES
 
 
-def test_the_share_of_images_without_gradient_is_the_share_that_is_by_code() -> None:
+def test_the_share_of_zero_gradient_images_is_exact() -> None:
     x, y = images()
     eighth = set(range(0, IMAGES, 8))
     marks = x[sorted(eighth), 0, 0, 0]
@@ -149,32 +149,32 @@ def test_the_share_of_images_without_gradient_is_the_share_that_is_by_code() -> 
         marked = (x[:, 0, 0, 0, None] == marks).any(1)[:, None, None, None]
         return torch.where(marked, x.detach(), x)
 
-    found = robustness(Altered(before=some), x, y, Linf(1e-7), GRADIENTS[:1])
-    assert found.robust.correct == IMAGES
-    assert [flag.evidence for flag in by_code(found)["zero-gradients"]] == [{"zero": len(eighth), "gradients": IMAGES}]
+    result = robustness(Altered(before=some), x, y, Linf(1e-7), GRADIENTS[:1])
+    assert result.robust.correct == IMAGES
+    assert [flag.evidence for flag in by_code(result)["zero-gradients"]] == [{"zero": len(eighth), "gradients": IMAGES}]
 
 
-def test_a_saturated_softmax_kills_cross_entropy_and_leaves_dlr_as_it_was() -> None:
-    """exp(-t) is 0 in float32 for t > 104: with logits that far apart, cross-entropy is 0 with slope 0."""
+def test_a_saturated_softmax_breaks_cross_entropy_but_not_dlr() -> None:
+    """exp(-t) is 0 in float32 for t > 104: with logits that far apart, cross-entropy is 0 with gradient 0."""
     x, y = images()
     scale = 2.0**20  # a power of two changes no digit of any logit
     steep = Altered(after=lambda z: scale * z)
     gap = (steep(x).topk(2, dim=1).values @ torch.tensor([1.0, -1.0])).min()
     assert float(gap.detach()) > 104
-    eps = float(radii(x, y).min()) / 2  # nobody falls and nobody comes near saturation's end
+    eps = float(radii(x, y).min()) / 2  # no image is broken or comes near the end of saturation
     for loss in (cross_entropy, dlr, margin):
         entry = NamedAttack("apgd", APGD(steps=10), loss)
-        found, plain = (robustness(model, x, y, Linf(eps), [entry]) for model in (steep, Altered()))
-        assert found.robust.correct == IMAGES
+        result, plain = (robustness(model, x, y, Linf(eps), [entry]) for model in (steep, Altered()))
+        assert result.robust.correct == IMAGES
         assert list(plain.flags) == []
-        backwards = costs(found)["apgd"].backwards
+        backwards = costs(result)["apgd"].backwards
         assert backwards == IMAGES * 11
         if loss is cross_entropy:
-            evidence = [flag.evidence for flag in by_code(found)["zero-gradients"]]
+            evidence = [flag.evidence for flag in by_code(result)["zero-gradients"]]
             assert evidence == [{"zero": backwards, "gradients": backwards}]
         else:
-            assert list(found.flags) == []
-            assert torch.equal(found.x_adv, plain.x_adv)
+            assert list(result.flags) == []
+            assert torch.equal(result.x_adv, plain.x_adv)
     # at twice the radius of the nearest image DLR finds it, cross-entropy only what its random start meets
     eps = float(radii(x, y).median()) * 1.01
     felled = [
@@ -188,38 +188,38 @@ def test_a_saturated_softmax_kills_cross_entropy_and_leaves_dlr_as_it_was() -> N
 @pytest.mark.parametrize(
     "attack",
     [APGD(steps=10), APGD(steps=10, eot_samples=20), FAB(steps=5), PGD(steps=4)],
-    ids=["apgd", "apgd-20-draws", "fab", "pgd"],
+    ids=["apgd", "apgd-20-samples", "fab", "pgd"],
 )
-def test_the_share_of_cut_gradients_is_that_of_cut_images(attack: Attack) -> None:
+def test_the_share_of_detached_gradients_is_exact(attack: Attack) -> None:
     """However many backward passes an attack makes a step: one image in four is cut off, and so are its gradients."""
     x, _ = images()
     x[:, 0, 0, 0], x[::4, 0, 0, 0] = 0.0, 1.0
     y = Planes()(x).argmax(1)
     cut = Altered(before=lambda x: torch.where(x[:, :1, :1, :1] > 0.5, x.detach(), x))
-    found = robustness(cut, x, y, Linf(1e-5), [NamedAttack("one", attack, margin)])
-    assert found.robust.correct == IMAGES
-    cost = costs(found)["one"]
+    result = robustness(cut, x, y, Linf(1e-5), [NamedAttack("one", attack, margin)])
+    assert result.robust.correct == IMAGES
+    cost = costs(result)["one"]
     assert cost.zero_gradients * 4 == cost.backwards
 
 
-def test_a_loss_that_is_flat_beyond_the_goal_hides_nothing() -> None:
-    """DLR is 1 wherever the label comes third: attacks on random models go on there and get no gradient."""
+def test_a_loss_that_is_flat_after_success_raises_no_flag() -> None:
+    """DLR is 1 wherever the label comes third: attacks on randomized models continue there and get no gradient."""
     x, y = images()
 
     def noisy(z: Tensor) -> Tensor:
         return z + 0.01 * torch.randn_like(z)
 
     entries = [NamedAttack("apgd", APGD(steps=20, eot_samples=5), dlr)]
-    found = robustness(Altered(after=noisy), x, y, Linf(4 * float(radii(x, y).max())), entries)
-    assert found.robust.correct == 0
-    assert set(by_code(found)) == {"randomized"}
+    result = robustness(Altered(after=noisy), x, y, Linf(4 * float(radii(x, y).max())), entries)
+    assert result.robust.correct == 0
+    assert set(by_code(result)) == {"randomized"}
 
 
 # ------------------------------------------------------------- probabilities
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> None:
+def test_probabilities_are_detected_in_every_precision(dtype: torch.dtype) -> None:
     x, _ = images()
     flags = sanity_flags(Altered(after=lambda z: z.to(dtype).softmax(1)), x)
     assert codes(flags) == ["probabilities"]
@@ -237,7 +237,7 @@ def test_probabilities_are_noticed_in_every_precision(dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize("engine", [Engine(precision="fp16"), Engine(compile=True), Engine(precision="bf16")])
-def test_a_randomized_model_is_flagged_and_computed_as_it_is(engine: Engine) -> None:
+def test_a_randomized_model_is_flagged_and_evaluated(engine: Engine) -> None:
     model = Altered(after=lambda z: z + 0.01 * torch.randn(z.shape).to(z))
     x, y = images()
     search = choose(model, engine)
@@ -248,11 +248,11 @@ def test_a_randomized_model_is_flagged_and_computed_as_it_is(engine: Engine) -> 
     deterministic = choose(Altered(), Engine(precision="fp16"))
     assert deterministic.ctx.flags() == []
     assert deterministic.copy is not None
-    found = robustness(model, x, y, Linf(1e-6), GRADIENTS[:2], engine=engine)
-    assert [flag.code for flag in found.flags] == ["randomized"]
+    result = robustness(model, x, y, Linf(1e-6), GRADIENTS[:2], engine=engine)
+    assert [flag.code for flag in result.flags] == ["randomized"]
 
 
-def test_noise_far_below_the_logits_is_not_randomness() -> None:
+def test_noise_far_below_the_logits_raises_no_flag() -> None:
     x, _ = images()
     assert codes(sanity_flags(Altered(after=lambda z: z * (1 + 1e-7 * torch.randn(z.shape))), x)) == []
 
@@ -261,7 +261,7 @@ def test_noise_far_below_the_logits_is_not_randomness() -> None:
 
 
 def _purified(way: str) -> Callable[[Tensor], Tensor]:
-    """Two small steps on the pixels at test time, each with a backward pass got hold of in another way."""
+    """Two small steps on the pixels at test time, each with a backward pass obtained in another way."""
 
     def purify(x: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -271,7 +271,7 @@ def _purified(way: str) -> Callable[[Tensor], Tensor]:
                 if way == "torch.autograd.grad":
                     (step,) = torch.autograd.grad(energy, inner)
                 elif way == "renamed":
-                    (step,) = slope_of(energy, inner)
+                    (step,) = gradient_of(energy, inner)
                 else:
                     energy.backward()
                     assert inner.grad is not None
@@ -288,9 +288,9 @@ def test_backward_passes_inside_the_forward_pass_are_counted(way: str) -> None:
     flags = sanity_flags(Altered(before=_purified(way)), x)
     assert codes(flags) == ["gradient-path"]
     assert flags[0].evidence == {"backward_passes": 2}
-    found = robustness(Altered(before=_purified(way)), x, y, Linf(1e-6), GRADIENTS[:1])
-    assert [flag.evidence for flag in by_code(found)["gradient-path"]] == [{"backward_passes": 2}]
-    # the door is closed again: nothing of torch stays replaced
+    result = robustness(Altered(before=_purified(way)), x, y, Linf(1e-6), GRADIENTS[:1])
+    assert [flag.evidence for flag in by_code(result)["gradient-path"]] == [{"backward_passes": 2}]
+    # nothing of torch is left replaced
     assert torch.autograd._engine_run_backward.__name__ == "_engine_run_backward"  # type: ignore[attr-defined]
 
 
@@ -312,8 +312,8 @@ def _times(factor: float) -> Callable[[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize(("factor", "error"), [(-1.0, 2.0), (3.0, 2 / 3), (0.5, 1.0), (-0.1, 11.0)])
-def test_a_backward_pass_of_another_function_is_flagged_with_its_error(factor: float, error: float) -> None:
-    """Along its own direction the slope is sign(f) |w|, and |f| |w| was promised: off by |sign(f) / |f| - 1|."""
+def test_a_wrong_backward_pass_is_flagged_with_its_error(factor: float, error: float) -> None:
+    """Along its own direction the derivative is sign(f) |w|, the backward pass |f| |w|: off by |sign(f) / |f| - 1|."""
     x, _ = images()
     flags = sanity_flags(Altered(before=_times(factor)), x)
     assert codes(flags) == ["gradient-path"]
@@ -321,18 +321,18 @@ def test_a_backward_pass_of_another_function_is_flagged_with_its_error(factor: f
     assert flags[0].evidence["median_relative_error"] == pytest.approx(error, rel=1e-3)
 
 
-def test_a_gradient_off_by_a_third_is_within_what_curvature_does() -> None:
+def test_a_gradient_error_of_a_third_is_attributed_to_curvature() -> None:
     x, _ = images()
     assert codes(sanity_flags(Altered(before=_times(1.5)), x)) == []
 
 
 def _rippled(x: Tensor) -> Tensor:
-    """True slopes that turn around well within the longest step and hardly at all within the shortest."""
+    """True gradients that change sign well within the longest step and hardly at all within the shortest."""
     pitch = 4 * x[0].numel() ** 0.5 / 0.02
     return x + 5 / pitch * torch.sin(pitch * x)
 
 
-def test_answers_that_bend_are_believed_where_a_shorter_step_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_curved_logits_are_accepted_where_a_shorter_step_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
     x, _ = images()
     model = Altered(before=_rippled).double()
     assert codes(sanity_flags(model, x.double())) == []
@@ -350,15 +350,15 @@ def test_square_is_flagged_as_stronger_where_gradients_mislead() -> None:
         NamedAttack("pgd", PGD(steps=10, random_start=False)),
         NamedAttack("square", Square(queries=200), margin),
     )
-    found = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries)
-    # uphill is downhill: no image falls to the gradient
-    assert costs(found)["pgd"].broken == 0
-    fell = costs(found)["square"].broken
-    assert fell > IMAGES // 4
-    assert [flag.evidence for flag in by_code(found)["square-stronger"]] == [{"images": fell, "of": IMAGES}]
-    assert set(by_code(found)) == {"gradient-path", "square-stronger"}
-    honest = robustness(Altered(), x, y, Linf(eps), entries)
-    assert list(honest.flags) == []
+    result = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries)
+    # the gradient has the wrong sign: it breaks no image
+    assert costs(result)["pgd"].broken == 0
+    broken = costs(result)["square"].broken
+    assert broken > IMAGES // 4
+    assert [flag.evidence for flag in by_code(result)["square-stronger"]] == [{"images": broken, "of": IMAGES}]
+    assert set(by_code(result)) == {"gradient-path", "square-stronger"}
+    unmasked = robustness(Altered(), x, y, Linf(eps), entries)
+    assert list(unmasked.flags) == []
     alone = robustness(Altered(before=_times(-1.0)), x, y, Linf(eps), entries[::-1])
     assert "square-stronger" not in by_code(alone)  # it came first, so nothing had been left
 
@@ -367,28 +367,30 @@ def test_square_is_flagged_as_stronger_where_gradients_mislead() -> None:
 
 
 @pytest.mark.parametrize(("classes", "expected"), [(2, 3), (3, 3), (4, 2), (9, 2), (10, 0)])
-def test_autoattack_runs_through_with_few_classes(classes: int, expected: int) -> None:
+def test_autoattack_completes_with_few_classes(classes: int, expected: int) -> None:
     x, y = images(classes)
     eps = float(radii(x, y, classes).max()) * 1.05
-    found = robustness(Altered(classes=classes), x[:4], y[:4], Linf(eps), [NamedAttack("aa", AutoAttack())])
-    assert found.robust.correct == 0
-    flags = by_code(found)
+    result = robustness(Altered(classes=classes), x[:4], y[:4], Linf(eps), [NamedAttack("aa", AutoAttack())])
+    assert result.robust.correct == 0
+    flags = by_code(result)
     assert set(flags) == ({"few-classes"} if expected else set())
-    said = [(flag.sentence.partition(":")[0], flag.evidence) for flag in flags.get("few-classes", [])]
+    raised = [(flag.sentence.partition(":")[0], flag.evidence) for flag in flags.get("few-classes", [])]
     fewer = {"classes": classes, "targets": classes - 1}
-    # APGD-T and FAB-T have fewer targets; with less than four classes APGD-T climbs the lead instead of its ratio
-    told_of = [("apgd-t", {"classes": classes, "needed": 4}), ("apgd-t", fewer), ("fab-t", fewer)]
-    assert [one for one in told_of if one in said] == told_of[3 - expected :]
-    assert len(said) == expected
-    # and with an image that stands, every stage: each rival is a target, and there are no more
+    # APGD-T and FAB-T have fewer targets; below four classes APGD-T maximizes the logit difference, not its ratio
+    expected_flags = [("apgd-t", {"classes": classes, "needed": 4}), ("apgd-t", fewer), ("fab-t", fewer)]
+    assert [one for one in expected_flags if one in raised] == expected_flags[3 - expected :]
+    assert len(raised) == expected
+    # and with a robust image, every stage: each other class is a target, and there are no more
     stages = [NamedAttack("apgd-dlr", APGD(steps=4), dlr), NamedAttack("apgd-t", APGD(steps=4, targets=9))]
     stages += [NamedAttack("fab-t", FAB(steps=4, targets=9)), NamedAttack("fab", FAB(steps=4)), BLIND]
-    stood = costs(robustness(Altered(classes=classes), x[:4], y[:4], Linf(1e-7), stages))
+    robust_costs = costs(robustness(Altered(classes=classes), x[:4], y[:4], Linf(1e-7), stages))
     top_other_classes = min(9, classes - 1)
-    assert {name: (cost.tried, cost.broken) for name, cost in stood.items()} == dict.fromkeys(stood, (4, 0))
-    assert stood["apgd-dlr"].backwards == 4 * 5
-    assert stood["apgd-t"].backwards == stood["fab-t"].backwards == 4 * 5 * top_other_classes
-    assert stood["fab"].backwards == 4 * 5 * (classes - 1)
+    assert {name: (cost.tried, cost.broken) for name, cost in robust_costs.items()} == dict.fromkeys(
+        robust_costs, (4, 0)
+    )
+    assert robust_costs["apgd-dlr"].backwards == 4 * 5
+    assert robust_costs["apgd-t"].backwards == robust_costs["fab-t"].backwards == 4 * 5 * top_other_classes
+    assert robust_costs["fab"].backwards == 4 * 5 * (classes - 1)
 
 
 def test_dlr_with_two_classes_is_the_margin() -> None:
@@ -425,17 +427,17 @@ def same_results(one: Robustness, other: Robustness) -> None:
 def test_logits_beyond_the_range_of_half_precision() -> None:
     steep = Altered(after=lambda z: 1e6 * z)
     plain, half = _two_ways(steep, Engine(precision="fp16"))
-    assert [flag.code for flag in half.flags] == ["search-fell-back"]
+    assert [flag.code for flag in half.flags] == ["search-fallback"]
     assert "could not run as fp16: logits beyond the range" in str(half.flags[0].sentence)
     assert list(plain.flags) == []
     x, _ = images()
-    found, precision, _ = search_model(steep, x, "fp16")
+    result, precision, _ = search_model(steep, x, "fp16")
     assert precision == "bf16"  # which has the range
-    assert found(x).dtype == torch.bfloat16
+    assert result(x).dtype == torch.bfloat16
     assert choose(steep, Engine(precision="fp16")).precision == "bf16"
 
 
-def test_a_model_that_cannot_be_cast() -> None:
+def test_a_model_that_cannot_be_cast_is_searched_in_float32() -> None:
     fixed = torch.eye(5)
 
     def strict(z: Tensor) -> Tensor:
@@ -443,21 +445,21 @@ def test_a_model_that_cannot_be_cast() -> None:
             return z @ fixed
 
     plain, half = _two_ways(Altered(after=strict), Engine(precision="fp16"))
-    assert [flag.code for flag in half.flags] == ["search-fell-back", "search-fell-back"]
+    assert [flag.code for flag in half.flags] == ["search-fallback", "search-fallback"]
     for flag, precision in zip(half.flags, ("fp16", "bf16"), strict=True):
         assert f"could not run as {precision}: expected m" in flag.sentence
     same_results(plain, half)
 
 
-def test_numbers_beyond_the_range_only_on_the_way() -> None:
-    """Nothing overflows on clean images: the search meets infinity later, and goes on in a wider precision."""
+def test_overflow_during_the_search_falls_back_to_bf16() -> None:
+    """Nothing overflows on clean images: the search overflows later, and continues in a wider precision."""
     x, y = images()
 
     eps = float(radii(x, y).median()) * 1.01
     entries = (NamedAttack("pgd", PGD(steps=10), margin), NamedAttack("apgd", APGD(steps=5), dlr))
     plain = robustness(Beyond(), x, y, Linf(eps), entries)
     half = robustness(Beyond(), x, y, Linf(eps), entries, engine=Engine(precision="fp16"))
-    assert [flag.code for flag in half.flags] == ["search-fell-back"]
+    assert [flag.code for flag in half.flags] == ["search-fallback"]
     assert half.flags[0].sentence == "the search met numbers beyond the range of fp16 and continued in bf16"
     near = [abs(float(radius) / eps - 1) < 0.05 for radius in radii(x, y)]
     for one, other, close in zip(plain.broken_by, half.broken_by, near, strict=True):
@@ -473,7 +475,7 @@ class Beyond(Altered):
         return torch.where(far, z * 1e6, z)
 
 
-def test_what_was_said_before_a_stop_is_said_after_it(tmp_path: Path) -> None:
+def test_flags_are_kept_across_an_interruption(tmp_path: Path) -> None:
     """The first attack falls back and the second does not run any more: resumed, the flag is still there, once."""
     x, y = images()
     entries = (NamedAttack("pgd", PGD(steps=10), margin), NamedAttack("square", Square(queries=3), margin))
@@ -486,12 +488,12 @@ def test_what_was_said_before_a_stop_is_said_after_it(tmp_path: Path) -> None:
         return ctx.flags()
 
     before = flags_of("fp16", entries[:1])
-    assert "search-fell-back" in codes(before)
+    assert "search-fallback" in codes(before)
     assert flags_of("float32", entries) == before
     assert len(store.read("pgd")["index"]) == IMAGES
 
 
-def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_cannot_be_compiled_is_searched_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise RuntimeError("no compiler here\nand a long story")
 
@@ -500,33 +502,33 @@ def test_a_model_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [flag.sentence for flag in other.flags] == [
         "the search could not run as float32, compiled: no compiler here"
     ]
-    assert other.flags[0].code == "search-fell-back"
+    assert other.flags[0].code == "search-fallback"
     same_results(plain, other)
     x, y = images()
     half = robustness(Altered(), x, y, Linf(0.01), GRADIENTS[:1], engine=Engine(compile=True, precision="fp16"))
     assert [flag.sentence for flag in half.flags] == ["the search could not run as fp16, compiled: no compiler here"]
     steep = Altered(after=lambda z: 1e6 * z)
-    climb = [NamedAttack("pgd", PGD(steps=2), margin)]
-    both = robustness(steep, x, y, Linf(0.01), climb, engine=Engine(compile=True, precision="fp16"))
+    attacks = [NamedAttack("pgd", PGD(steps=2), margin)]
+    both = robustness(steep, x, y, Linf(0.01), attacks, engine=Engine(compile=True, precision="fp16"))
     assert {flag.sentence.partition(":")[0] for flag in both.flags} == {
         "the search could not run as fp16, compiled",
         "the search could not run as fp16",
     }
 
 
-def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the compiler, so that it is known which model searched and which verified."""
-    asked = []
+def test_the_search_queries_the_compiled_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replacement of the compiler, so that it is known which model searched and which verified."""
+    batch_sizes = []
 
-    def stand_in(model: nn.Module, **kwargs: object) -> Callable[[Tensor], Tensor]:
+    def fake_compile(model: nn.Module, **kwargs: object) -> Callable[[Tensor], Tensor]:
         def run(x: Tensor) -> Tensor:
-            asked.append(len(x))
+            batch_sizes.append(len(x))
             logits: Tensor = model(x)
             return logits
 
         return run
 
-    monkeypatch.setattr(torch, "compile", stand_in)
+    monkeypatch.setattr(torch, "compile", fake_compile)
     plain, other = _two_ways(Altered(), Engine(compile=True))
     assert list(other.flags) == []
     same_results(plain, other)
@@ -534,10 +536,10 @@ def test_a_compiled_model_is_what_the_search_asks(monkeypatch: pytest.MonkeyPatc
     # by the model itself
     forwards = sum(attack.forwards for attack in other.attacks)
     judged = sum(attack.broken + attack.rejected for attack in other.attacks)
-    assert sum(asked) == 2 * (IMAGES + 3) + forwards - judged
+    assert sum(batch_sizes) == 2 * (IMAGES + 3) + forwards - judged
 
 
-def test_a_model_that_trains_its_normalization_is_flagged_and_has_its_statistics_back() -> None:
+def test_updated_batch_statistics_are_flagged_and_restored() -> None:
     class TORAFamily(Planes):
         def __init__(self) -> None:
             super().__init__()
@@ -551,8 +553,8 @@ def test_a_model_that_trains_its_normalization_is_flagged_and_has_its_statistics
     model = TORAFamily().eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert [flag.code for flag in sanity_flags(model, x)] == ["stateful"]
-    found = robustness(model, x, torch.zeros(IMAGES, dtype=torch.int64), Linf(0.01), [NamedAttack("fgsm", FGSM())])
-    (flag,) = found.flags
+    result = robustness(model, x, torch.zeros(IMAGES, dtype=torch.int64), Linf(0.01), [NamedAttack("fgsm", FGSM())])
+    (flag,) = result.flags
     assert flag.code == "stateful"
     assert "BatchNorm2d.running_mean, BatchNorm2d.running_var, BatchNorm2d.num_batches_tracked" in flag.sentence
     assert flag.evidence == {"buffers": 3}

@@ -1,4 +1,4 @@
-"""Scaled attacks in a cascade: factors found once, plain attacks first, the paper's protocol beside."""
+"""Scaled attacks in a cascade: factors searched once, plain attacks first, and the paper's protocol."""
 
 import json
 from dataclasses import asdict, replace
@@ -39,7 +39,7 @@ def x() -> Tensor:
 
 @pytest.fixture(scope="module")
 def y(model: Model, x: Tensor) -> Tensor:
-    """What the model says, but for one image that is wrong from the start."""
+    """The model's predictions, except for one image that is misclassified from the start."""
     y = model(x).argmax(1)
     y[3] = (y[3] + 1) % 10
     return y
@@ -49,16 +49,16 @@ def test_robust_images_are_attacked_again_and_scored_on_the_model_itself(model: 
     result = robustness(model, x, y, THREAT, [PLAIN], scaling=SMALL)
     assert result.broken_by[3] == "clean"
     assert "pgd" not in result.broken_by  # its gradient is zero, and it starts where the image is
-    fell = [row for row, to in enumerate(result.broken_by) if to == "pgd+scaled"]
-    assert fell
-    assert bool((model(result.x_adv[fell]).argmax(1) != y[fell]).all())
+    broken = [row for row, to in enumerate(result.broken_by) if to == "pgd+scaled"]
+    assert broken
+    assert bool((model(result.x_adv[broken]).argmax(1) != y[broken]).all())
     assert (model(result.x_adv).argmax(1) != y).tolist() == [to != "" for to in result.broken_by]
     assert {flag.code for flag in result.flags} >= {"zero-gradients", "scaled-stronger"}
-    (told,) = [flag for flag in result.flags if flag.code == "scaled-stronger"]
-    assert told.evidence == {"images": len(fell), "of": 24}
+    (flag,) = [flag for flag in result.flags if flag.code == "scaled-stronger"]
+    assert flag.evidence == {"images": len(broken), "of": 24}
 
 
-def test_the_papers_protocol_is_the_rescaled_model_in_the_models_place(model: Model, x: Tensor, y: Tensor) -> None:
+def test_the_protocol_of_the_paper_evaluates_the_rescaled_model(model: Model, x: Tensor, y: Tensor) -> None:
     result = robustness(model, x, y, THREAT, [PLAIN], scaling=SMALL)
     assert result.factors is not None
     assert result.factors.num_images == 15
@@ -95,7 +95,7 @@ def claimed(folder: Path) -> Run:
     return Run.claim(folder, "evaluate", {"x": 1}, device="cpu")
 
 
-def test_factors_are_written_down_and_not_searched_for_again(
+def test_factors_are_stored_and_not_searched_again(
     model: Model, digits: data.DataSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite, threat = AttackSuite("own", "", (PLAIN,)), Linf(48 / 255)
@@ -167,18 +167,18 @@ def test_all_radii_of_a_curve_share_the_factors_of_the_threat(
     model: Model, digits: data.DataSet, tmp_path: Path
 ) -> None:
     suite = AttackSuite("own", "", (PLAIN,), (0.5, 1.0))
-    told = evaluate(model, digits, suite, claimed(tmp_path / "a"), threat=Linf(48 / 255), scaling=SMALL)
-    assert len(told) == 4
-    assert told[0]["scaling"] == told[1]["scaling"]
+    records = evaluate(model, digits, suite, claimed(tmp_path / "a"), threat=Linf(48 / 255), scaling=SMALL)
+    assert len(records) == 4
+    assert records[0]["scaling"] == records[1]["scaling"]
 
 
 def test_a_suite_without_attacks_needs_no_factors(model: Model, digits: data.DataSet, tmp_path: Path) -> None:
-    (told,) = evaluate(model, digits, SUITES["clean"], claimed(tmp_path / "a"), scaling=SMALL)
-    assert told["robust"] is None
+    (record,) = evaluate(model, digits, SUITES["clean"], claimed(tmp_path / "a"), scaling=SMALL)
+    assert record["robust"] is None
     assert not (tmp_path / "a" / FACTORS).exists()
 
 
-def test_factors_survive_being_written_down() -> None:
+def test_factors_survive_writing_and_reading() -> None:
     factors = Factors((1e-7, 0.3333333333333333), 0.5, 1.25, 3, 7)
     written = json.loads(json.dumps({"factors": asdict(factors)}))
     assert attention_scaling.factors_of(written) == factors

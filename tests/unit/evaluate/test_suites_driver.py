@@ -1,4 +1,4 @@
-"""A suite can be interrupted, shared by processes and cut into any batches without a change in its results."""
+"""Interruptions, several processes and any batch size do not change the results of a suite."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from evaluations import evaluate_one  # type: ignore[import-not-found]
 from suite_parts import (  # type: ignore[import-not-found]
     Bins,
     claim,
-    grays,
+    gray_images,
     on_two_ranks,
     rows_of,
     without_time,
@@ -41,48 +41,47 @@ class Interrupted(Bins):
         return super().forward(x)
 
 
-def test_no_number_depends_on_the_batch(tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     summaries = [
-        evaluate_one(Bins(), grays(LEVELS), CELLS, claim(tmp_path / str(batch)), batch=batch) for batch in (1, 4, 64)
+        evaluate_one(Bins(), gray_images(LEVELS), CELLS, claim(tmp_path / str(batch)), batch=batch)
+        for batch in (1, 4, 64)
     ]
     assert without_time(summaries[0]) == without_time(summaries[1]) == without_time(summaries[2])
     assert rows_of(tmp_path / "1") == rows_of(tmp_path / "4") == rows_of(tmp_path / "64")
 
 
-def test_another_seed_draws_other_noise(tmp_path: Path) -> None:
+def test_another_seed_gives_other_noise(tmp_path: Path) -> None:
     for seed in (0, 1):
-        evaluate_one(Bins(100), grays(LEVELS, classes=100), CELLS, claim(tmp_path / str(seed)), seed=seed)
+        evaluate_one(Bins(100), gray_images(LEVELS, classes=100), CELLS, claim(tmp_path / str(seed)), seed=seed)
     assert rows_of(tmp_path / "0")["predictions"] != rows_of(tmp_path / "1")["predictions"]
 
 
 @pytest.mark.parametrize(("after", "error"), [(4, KeyboardInterrupt), (11, RuntimeError), (30, KeyboardInterrupt)])
-def test_nothing_is_computed_twice_after_an_interruption(
-    tmp_path: Path, after: int, error: type[BaseException]
-) -> None:
+def test_an_interrupted_suite_computes_nothing_twice(tmp_path: Path, after: int, error: type[BaseException]) -> None:
     reference = Bins()
-    whole = evaluate_one(reference, grays(LEVELS), CELLS, claim(tmp_path / "whole"), batch=4)
+    whole = evaluate_one(reference, gray_images(LEVELS), CELLS, claim(tmp_path / "whole"), batch=4)
     first, second = Interrupted(after, error), Bins()
     with pytest.raises(error):
-        evaluate_one(first, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=4)
+        evaluate_one(first, gray_images(LEVELS), CELLS, claim(tmp_path / "cut"), batch=4)
     assert after <= first.seen < FORWARDS
     tables = tmp_path / "cut" / "eval" / "corruptions" / "tables"
-    resumed = evaluate_one(second, grays(LEVELS), CELLS, claim(tmp_path / "cut"), batch=3)
+    resumed = evaluate_one(second, gray_images(LEVELS), CELLS, claim(tmp_path / "cut"), batch=3)
     assert first.seen + second.seen == reference.seen > FORWARDS  # the rest are the sanity checks at the end
     assert without_time(resumed) == without_time(whole)
     assert rows_of(tmp_path / "cut") == rows_of(tmp_path / "whole")
     assert not tables.exists()
     third = Bins()
-    assert evaluate_one(third, grays(LEVELS), CELLS, claim(tmp_path / "cut")) == resumed
+    assert evaluate_one(third, gray_images(LEVELS), CELLS, claim(tmp_path / "cut")) == resumed
     assert third.seen == 0
 
 
 def test_two_ranks_compute_what_one_does(tmp_path: Path) -> None:
-    whole, shared = evaluate_one(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "one")), claim(tmp_path / "two")
+    whole, shared = evaluate_one(Bins(), gray_images(LEVELS), CELLS, claim(tmp_path / "one")), claim(tmp_path / "two")
     summaries, seen = list[dict[str, object]](), dict[int, int]()
 
     def work(ranks: Ranks) -> None:
         model = Bins()
-        summaries.append(evaluate_one(model, grays(LEVELS), CELLS, shared, ranks=ranks))
+        summaries.append(evaluate_one(model, gray_images(LEVELS), CELLS, shared, ranks=ranks))
         seen[ranks.rank] = model.seen
 
     on_two_ranks(work)
@@ -98,13 +97,13 @@ def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path) -> None:
                 raise torch.OutOfMemoryError
             return super().forward(x)
 
-    whole = evaluate_one(Bins(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "whole"))
-    halved = evaluate_one(Small(), grays(LEVELS[:3]), CELLS, claim(tmp_path / "halved"), batch=64)
+    whole = evaluate_one(Bins(), gray_images(LEVELS[:3]), CELLS, claim(tmp_path / "whole"))
+    halved = evaluate_one(Small(), gray_images(LEVELS[:3]), CELLS, claim(tmp_path / "halved"), batch=64)
     assert without_time(halved) == without_time(whole)
 
 
 def test_every_image_is_read_once_for_all_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data, read = grays(LEVELS), list[int]()
+    data, read = gray_images(LEVELS), list[int]()
     original = type(data.test.pixels).read
 
     def counted(self: object, index: Tensor) -> Tensor:
@@ -117,7 +116,7 @@ def test_every_image_is_read_once_for_all_cells(tmp_path: Path, monkeypatch: pyt
 
 
 def test_the_record_and_the_rows(tmp_path: Path) -> None:
-    summary = evaluate_one(Bins(), grays(LEVELS), CELLS, claim(tmp_path / "run"))
+    summary = evaluate_one(Bins(), gray_images(LEVELS), CELLS, claim(tmp_path / "run"))
     folder = ResultFolder(tmp_path / "run" / "eval" / "corruptions")
     assert folder.read_verified()[0] == summary
     record = SuiteRecord.from_json(summary)
@@ -138,12 +137,12 @@ class Nans(Bins):
 @pytest.mark.parametrize(
     ("model", "data", "message"),
     [
-        (Bins(3), grays(LEVELS), "labels from 0 to 9. Is it the model for this data set?"),
-        (Nans(), grays(LEVELS), "NaN or infinite logits for 11 of 11 images"),
-        (Bins(), grays(LEVELS, size=8), "at least 16 px a side, got 8"),
+        (Bins(3), gray_images(LEVELS), "labels from 0 to 9. Is it the model for this data set?"),
+        (Nans(), gray_images(LEVELS), "NaN or infinite logits for 11 of 11 images"),
+        (Bins(), gray_images(LEVELS, size=8), "at least 16 px a side, got 8"),
     ],
 )
-def test_what_cannot_be_evaluated_is_named(tmp_path: Path, model: nn.Module, data: DataSet, message: str) -> None:
+def test_unsupported_models_and_data_are_named(tmp_path: Path, model: nn.Module, data: DataSet, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         evaluate_one(model, data, CELLS, claim(tmp_path / "run"))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from evaluations import evaluate_one  # type: ignore[import-not-found]
-from suite_parts import claim, codes, grays, rows_of, values  # type: ignore[import-not-found]
+from suite_parts import claim, codes, gray_images, rows_of, values  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
@@ -20,9 +20,9 @@ class Edge(nn.Module):
         return torch.stack([-logit_difference, logit_difference], 1) * 50
 
 
-def test_one_gray_level_breaks_what_is_nearer_than_one(tmp_path: Path) -> None:
-    # 127.5 is the edge: 127 and 128 are broken by one level, 126 and 129 are not; the last is wrong without an attack
-    data = grays([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
+def test_one_gray_level_breaks_images_nearer_than_one_level(tmp_path: Path) -> None:
+    # 127.5 is the edge: 127 and 128 are broken by one level, 126 and 129 are not; the last is misclassified
+    data = gray_images([127, 128, 126, 129, 40, 250], [0, 1, 0, 1, 0, 0], classes=2, size=8)
     summary = evaluate_one(Edge(), data, GrayLevel(), claim(tmp_path / "run"), batch=4)
     rows = rows_of(tmp_path / "run", "gray-level")
     assert rows["correct"] == rows["fgsm_correct"] == [0, 0, 1, 1, 1, 0]
@@ -36,7 +36,7 @@ def test_one_gray_level_breaks_what_is_nearer_than_one(tmp_path: Path) -> None:
 
 
 class Kink(nn.Module):
-    """The slope at the image points the wrong way after half a level: only a single full step gets across."""
+    """The gradient at the image has the wrong sign after half a level: only a single full step succeeds."""
 
     def forward(self, x: Tensor) -> Tensor:
         up = (x.mean((1, 2, 3)) - 100 / 255) * 255
@@ -44,14 +44,14 @@ class Kink(nn.Module):
         return torch.stack([0.5 - objective, objective - 0.5], 1)
 
 
-def test_more_steps_that_find_less_are_flagged(tmp_path: Path) -> None:
-    data = grays([100, 100], [0, 0], classes=2, size=8)
+def test_more_steps_that_break_fewer_images_are_flagged(tmp_path: Path) -> None:
+    data = gray_images([100, 100], [0, 0], classes=2, size=8)
     summary = evaluate_one(Kink(), data, GrayLevel(), claim(tmp_path / "run"))
     assert values(summary) == {"PGD-8 at 1 gray level": 1.0, "FGSM at 1 gray level": 0.0}
     assert "pgd-weaker-than-fgsm" in codes(summary)
 
 
-def test_gray_levels_that_make_no_sense_are_named() -> None:
+def test_invalid_gray_levels_are_named() -> None:
     with pytest.raises(UsageError, match=r"GrayLevel.levels must lie in \(0, 255\], got 0. The paper's is 1"):
         GrayLevel(levels=0)
     with pytest.raises(UsageError, match="steps must be at least 1"):

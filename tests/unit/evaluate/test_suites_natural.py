@@ -1,4 +1,4 @@
-"""Hard images as they are: among some classes and among all, and whether shape or texture decides."""
+"""Natural hard images: among some classes and among all, and shape bias."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from evaluations import evaluate_one  # type: ignore[import-not-found]
 from PIL import Image
-from suite_parts import Bins, claim, grays  # type: ignore[import-not-found]
+from suite_parts import Bins, claim, gray_images  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
@@ -34,7 +34,7 @@ def codes(summary: dict[str, object]) -> list[str]:
 
 
 class Scripted(nn.Module):
-    """Logits that a test wrote down: image number n has n/255 in its first pixel."""
+    """Given logits: image number n has n/255 in its first pixel."""
 
     def __init__(self, z: Tensor) -> None:
         super().__init__()
@@ -81,9 +81,9 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, kind: type
     assert rows_of(tmp_path / "all", name)["correct"] == [1, 0, 0, 0]
 
 
-def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Path) -> None:
-    # Bins answers 0, 1 and 3; among the classes 1 and 3, the first image is nearest to 1
-    summary = evaluate_one(Bins(), grays([5, 40, 90], [1, 1, 3]), NaturalAdversarial(), claim(tmp_path / "run"))
+def test_custom_images_are_evaluated_among_their_classes(tmp_path: Path) -> None:
+    # Bins predicts 0, 1 and 3; among the classes 1 and 3, the first image is nearest to 1
+    summary = evaluate_one(Bins(), gray_images([5, 40, 90], [1, 1, 3]), NaturalAdversarial(), claim(tmp_path / "run"))
     assert values(summary) == {"2-way accuracy": 1.0, "10-way accuracy": pytest.approx(2 / 3)}
     assert codes(summary) == []
     table = summary["exhibits"][1]
@@ -91,20 +91,22 @@ def test_images_of_ones_own_are_judged_among_the_classes_that_occur(tmp_path: Pa
     shown = summary["exhibits"][2]["cells"]
     assert [one["note"] for row in shown for one in row if one] == ["1", "1", "3"]
     with pytest.raises(UsageError, match="images of one class only"):
-        NaturalAdversarial().refuse(Bins(), grays([5, 6]), "test")
+        NaturalAdversarial().refuse(Bins(), gray_images([5, 6]), "test")
 
 
-def test_pictures_name_the_prediction_only_where_it_is_another_class(tmp_path: Path) -> None:
-    # of ten classes, Bins answers 0, 1 and 3
+def test_images_are_labeled_with_wrong_predictions_only(tmp_path: Path) -> None:
+    # of ten classes, Bins predicts 0, 1 and 3
     settings = NaturalAdversarial(label_space=LabelSpace.ALL)
-    summary = evaluate_one(Bins(), grays([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
+    summary = evaluate_one(Bins(), gray_images([5, 40, 90], [1, 1, 3]), settings, claim(tmp_path / "run"))
     shown = summary["exhibits"][2]["cells"]
     assert [one["note"] for row in shown for one in row if one] == ["1, predicted as 0", "1", "3"]
 
 
 def test_other_images_are_refused() -> None:
-    with pytest.raises(UsageError, match="about the 200 classes of imagenet-a, and grays has others. Write --data"):
-        ImageNetA().refuse(Bins(), grays([5]), "test")
+    with pytest.raises(
+        UsageError, match="about the 200 classes of imagenet-a, and gray_images has others. Write --data"
+    ):
+        ImageNetA().refuse(Bins(), gray_images([5]), "test")
     outside = next(label for label, name in enumerate(wnids()) if name not in subset_wnids("imagenet-r"))
     with pytest.raises(UsageError, match="200 classes of imagenet-r"):
         ImageNetR().refuse(Bins(), numbered([outside], wnids()), "test")
@@ -126,7 +128,7 @@ def stimuli() -> DataSet:
     return numbered(labels, SHAPES, IDS)
 
 
-def test_shape_accuracy_and_shape_bias_are_counted_as_defined(tmp_path: Path) -> None:
+def test_shape_accuracy_and_shape_bias_match_their_definitions(tmp_path: Path) -> None:
     z = torch.full((5, 1000), -9.0)
     z[0, 283] = 9  # a cat: the shape
     z[1, 499] = 9  # a knife: the texture
@@ -156,7 +158,7 @@ def test_shape_accuracy_and_shape_bias_are_counted_as_defined(tmp_path: Path) ->
     assert heat[SHAPES.index("bear")][SHAPES.index("airplane")] == 0.5
 
 
-def test_without_a_decision_for_shape_or_texture_there_is_no_bias(tmp_path: Path) -> None:
+def test_without_shape_or_texture_decisions_there_is_no_bias(tmp_path: Path) -> None:
     neither = torch.full((5, 1000), -9.0)
     neither[:, 404] = 9  # airplanes all
     summary = evaluate_one(Scripted(neither), stimuli(), ShapeBias(), claim(tmp_path / "run"))
@@ -171,7 +173,7 @@ def test_without_a_decision_for_shape_or_texture_there_is_no_bias(tmp_path: Path
     assert str(alone["sentence"]).endswith("; there are no conflicts.")
 
 
-def test_a_class_is_decided_by_the_mean_of_its_members() -> None:
+def test_class_probabilities_are_means_over_members() -> None:
     members = ShapeBias().members()
     assert sum(map(len, members.values())) == 207
     assert len({number for one in members.values() for number in one}) == 207
@@ -212,8 +214,8 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
             ShapeBias(mapping=str(path)).members()
     with pytest.raises(UsageError, match="cannot read the mapping"):
         ShapeBias(mapping="nowhere").members()
-    with pytest.raises(UsageError, match="about cue-conflict stimuli, and grays are none"):
-        ShapeBias().refuse(Bins(), grays([5]), "test")
+    with pytest.raises(UsageError, match="about cue-conflict stimuli, and gray_images are none"):
+        ShapeBias().refuse(Bins(), gray_images([5]), "test")
 
 
 def test_stimuli_from_a_folder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The suite that CONTRIBUTING.md writes: through the public driver, interrupted and on two ranks."""
+"""The suite of CONTRIBUTING.md: through the public driver, interrupted and on two ranks."""
 
 import re
 from pathlib import Path

@@ -23,7 +23,7 @@ IDENTITY = 22
 
 
 class Corner(nn.Module):
-    """Reads two pixels: class 1 if the upper one is brighter. Is interrupted after so many images, time and again."""
+    """Reads two pixels: class 1 if the upper one is brighter. Is interrupted after so many images, repeatedly."""
 
     def __init__(self, interrupted_after: int = 0) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def correct_on_grid(data: DataSet, settings: Spatial, count: int) -> Tensor:
     return torch.stack(correct)
 
 
-def asked_for_flags(data: DataSet) -> int:
+def passes_of_sanity_checks(data: DataSet) -> int:
     """The forward passes of the sanity checks."""
     model = Corner()
     sanity_flags(model, data.test.images(torch.arange(16)))
@@ -68,7 +68,7 @@ def asked_for_flags(data: DataSet) -> int:
 
 
 @pytest.mark.parametrize("grid_images", [0, 4, 100])
-def test_the_result_is_that_of_the_whole_grid(tmp_path: Path, grid_images: int) -> None:
+def test_the_result_matches_the_whole_grid(tmp_path: Path, grid_images: int) -> None:
     data, settings = blurred(30), Spatial(**SMALL, grid_images=grid_images)
     model, reports = Corner(), dict[str, list[tuple[int, int]]]()
 
@@ -85,7 +85,7 @@ def test_the_result_is_that_of_the_whole_grid(tmp_path: Path, grid_images: int) 
     assert 0 < sum(expected) < 24
     assert values(summary)["worst of 45 transformations"] == pytest.approx(sum(expected) / 30)
     forwards = sum(rows["forwards"])
-    assert model.seen == forwards + asked_for_flags(data)  # what it counts is what it took
+    assert model.seen == forwards + passes_of_sanity_checks(data)  # the counted passes are those made
     assert summary["conventions"]["forwards"] == forwards
     assert summary["conventions"]["forwards_of_the_whole_grid"] == 45 * 30
     if grid_images < 30:
@@ -113,7 +113,7 @@ class Pixel(nn.Module):
 
 
 @pytest.mark.parametrize("place", [0, 1, 20, 41, 42, 43])
-def test_a_single_transformation_is_found_wherever_it_is_in_the_order(tmp_path: Path, place: int) -> None:
+def test_a_single_transformation_is_found_anywhere_in_the_order(tmp_path: Path, place: int) -> None:
     data = blurred(4)
     data.test.labels.zero_()
     settings = Spatial(**SMALL, grid_images=0)
@@ -124,7 +124,7 @@ def test_a_single_transformation_is_found_wherever_it_is_in_the_order(tmp_path: 
     data.test.pixels.pixels[2] = noise[0]  # type: ignore[attr-defined]
     seen = rotated_translated(data.test.images(torch.tensor([2])).expand(45, -1, -1, -1), grid)[:, 0]
     others = seen[torch.arange(45) != only].amax(0)
-    gap = seen[only] - others  # where this transformation makes a pixel brighter than any other does
+    gap = seen[only] - others  # where this transformation makes a pixel brighter than any other
     row, column = divmod(int(gap.argmax()), 16)
     assert float(gap.max()) > 0.01
     level = float(others[row, column] + gap.max() / 2)
@@ -148,7 +148,7 @@ def test_the_maps_show_every_transformation_of_the_grid_images(tmp_path: Path) -
     assert values(summary)["mean over transformations, grid images"] == pytest.approx(float(share.mean()))
 
 
-def test_rows_depend_neither_on_the_batch_nor_on_interruptions(tmp_path: Path) -> None:
+def test_rows_do_not_depend_on_batches_or_interruptions(tmp_path: Path) -> None:
     data, settings = blurred(20), Spatial(**SMALL, grid_images=4)
     whole = evaluate_one(Corner(), data, settings, claim(tmp_path / "whole"), batch=64)
     model, interruptions = Corner(interrupted_after=100), 0
@@ -177,7 +177,7 @@ def test_two_ranks_search_in_one_order(tmp_path: Path) -> None:
     assert without_time(summaries[0]) == without_time(summaries[1]) == without_time(whole)
     assert rows_of(tmp_path / "two", "spatial") == rows_of(tmp_path / "one", "spatial")
     forwards = sum(rows_of(tmp_path / "one", "spatial")["forwards"])
-    assert sum(seen) == forwards + asked_for_flags(data)
+    assert sum(seen) == forwards + passes_of_sanity_checks(data)
     assert min(seen) > forwards / 4
 
 
@@ -204,7 +204,7 @@ def test_blocks_double_up_to_64() -> None:
     assert list(blocks(0)) == []
 
 
-def test_the_longest_translation_follows_the_size_of_the_images() -> None:
+def test_the_longest_translation_scales_with_the_image_size() -> None:
     lengths = [Spatial().transformations(side).max_translation for side in (384, 224, 128, 32, 8)]
     assert lengths == [16, 16, 16, 3, 0.75]
     assert Spatial(max_translation=2.0).transformations(224).max_translation == 2

@@ -1,4 +1,4 @@
-"""Images crafted on one model and shown to others."""
+"""Images crafted on one model and evaluated on others."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from evaluations import evaluate_one  # type: ignore[import-not-found]
-from suite_parts import claim, codes, grays, rows_of, values, without_time  # type: ignore[import-not-found]
+from suite_parts import claim, codes, gray_images, rows_of, values, without_time  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import models
@@ -60,8 +60,8 @@ def test_transfer_crafts_once_per_source_and_evaluates_all(tmp_path: Path, three
     assert Transfer(sources=("timm:a@v.pth", "timm:a@w.pth")).names == ["this model", "timm:a@v.pth", "timm:a@w.pth"]
 
 
-def test_a_model_of_another_size_sees_the_images_resized(tmp_path: Path, three: list[Path]) -> None:
-    data = grays([10, 60, 110, 160, 210], size=8)
+def test_models_of_another_size_get_resized_images(tmp_path: Path, three: list[Path]) -> None:
+    data = gray_images([10, 60, 110, 160, 210], size=8)
     settings = Transfer(sources=tuple(map(str, three[1:])))
     summary = evaluate_one(models.load(three[0]), data, settings, claim(tmp_path / "run"), threat=Linf(0.1))
     heat = summary["exhibits"][1]
@@ -83,7 +83,7 @@ class Masked(nn.Module):
         return z_BK.detach() + 0 * x.sum()
 
 
-def test_images_that_fool_a_model_more_often_than_its_own_attack_are_flagged(tmp_path: Path, three: list[Path]) -> None:
+def test_transfer_stronger_than_the_own_attack_is_flagged(tmp_path: Path, three: list[Path]) -> None:
     pixels = torch.randint(0, 256, (12, 3, 8, 8), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     first = models.load(three[0])
     labels = first(pixels / 255).argmax(1).detach()
@@ -118,7 +118,7 @@ class Stripes(nn.Module):
         return nn.functional.pad(torch.stack([-striped_B, striped_B], 1), (0, 8), value=-10.0)
 
 
-def test_a_source_of_smaller_images_costs_no_detail(tmp_path: Path, three: list[Path]) -> None:
+def test_a_source_of_smaller_images_keeps_details(tmp_path: Path, three: list[Path]) -> None:
     pixels = torch.zeros(6, 3, 16, 16, dtype=torch.uint8)
     pixels[:, :, :, ::2] = 255
     split = Split("test", tuple(map(str, range(6))), torch.ones(6, dtype=torch.int64), InMemory(pixels))
@@ -129,11 +129,11 @@ def test_a_source_of_smaller_images_costs_no_detail(tmp_path: Path, three: list[
     assert values(summary)["crafted on m0"] == values(summary)["under its own attack"] == 1
     assert summary["flags"] == []
     # the attack sees through the resizing: with a wide radius it fools the source that it was crafted on
-    answers = [row[1] for row in rows_of(tmp_path / "run", "transfer")["clean_predictions"]]
-    known = replace(data, test=replace(split, labels=torch.tensor(answers)))
+    predictions = [row[1] for row in rows_of(tmp_path / "run", "transfer")["clean_predictions"]]
+    known = replace(data, test=replace(split, labels=torch.tensor(predictions)))
     evaluate_one(Stripes(), known, settings, claim(tmp_path / "wide"), threat=Linf(0.2))
-    found = rows_of(tmp_path / "wide", "transfer")["predictions"]
-    assert all(row[1][1] != answer for row, answer in zip(found, answers, strict=True))
+    result = rows_of(tmp_path / "wide", "transfer")["predictions"]
+    assert all(row[1][1] != prediction for row, prediction in zip(result, predictions, strict=True))
 
 
 def test_networks_of_any_size_get_the_images_unresized(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_networks_of_any_size_get_the_images_unresized(tmp_path: Path) -> None:
     assert (first.fixed_size, models.load("timm:test_vit", image_size=32).fixed_size) == (None, 32)
     shapes = set()
     first.register_forward_pre_hook(lambda module, args: shapes.add(tuple(args[0].shape[2:])))
-    data = grays([10, 60, 110, 160], size=24)
+    data = gray_images([10, 60, 110, 160], size=24)
     evaluate_one(
         first,
         data,
@@ -155,8 +155,8 @@ def test_networks_of_any_size_get_the_images_unresized(tmp_path: Path) -> None:
     assert rows_of(tmp_path / "run", "transfer")["clean_predictions"] == predictions.tolist()
 
 
-def test_transfer_names_what_it_needs(tmp_path: Path, three: list[Path]) -> None:
-    data, model = grays([10, 200], size=8), models.load(three[0])
+def test_missing_requirements_are_named(tmp_path: Path, three: list[Path]) -> None:
+    data, model = gray_images([10, 200], size=8), models.load(three[0])
     with pytest.raises(UsageError, match="needs a threat"):
         evaluate_one(model, data, Transfer(sources=(str(three[1]),)), claim(tmp_path / "run"))
     with pytest.raises(UsageError, match="needs other models to craft on"):

@@ -30,7 +30,7 @@ def labels(batch: int, classes: int = 5) -> Tensor:
 @every_loss
 @every_dtype
 @every_batch
-def test_one_value_per_image_whatever_the_batch(loss: Loss, dtype: torch.dtype, batch: int) -> None:
+def test_values_do_not_depend_on_the_batch(loss: Loss, dtype: torch.dtype, batch: int) -> None:
     z_BK, y_B = logits(batch, dtype=dtype), labels(batch)
     whole = loss(z_BK, y_B)
     assert whole.shape == (batch,)
@@ -40,8 +40,8 @@ def test_one_value_per_image_whatever_the_batch(loss: Loss, dtype: torch.dtype, 
 
 
 @every_loss
-def test_larger_is_worse_for_the_label(loss: Loss) -> None:
-    """Raising a rival or lowering the label can only help the adversary; here it strictly does."""
+def test_losses_increase_as_the_label_is_predicted_worse(loss: Loss) -> None:
+    """Raising another logit or lowering the label's can only help the adversary; here it strictly does."""
     z_BK, y_B = torch.tensor([[4.0, 1.0, 0.0, -1.0]]), torch.tensor([0])
     base = loss(z_BK, y_B).item()
     assert loss(z_BK + torch.tensor([[0.0, 0.5, 0.0, 0.0]]), y_B).item() > base
@@ -58,7 +58,7 @@ def test_known_values() -> None:
     assert cross_entropy(z_BK, y_B)[1].item() == pytest.approx(math.log(total) - 1)
 
 
-def test_cross_entropy_takes_shares_of_the_classes() -> None:
+def test_cross_entropy_takes_soft_labels() -> None:
     z_BK, y_B = logits(7), labels(7)
     hard = F.one_hot(y_B, 5)
     torch.testing.assert_close(cross_entropy(z_BK, hard), cross_entropy(z_BK, y_B))
@@ -79,7 +79,7 @@ def test_margin_is_positive_exactly_where_misclassified(dtype: torch.dtype) -> N
 
 
 @pytest.mark.parametrize(("scale", "offset"), [(1e-3, 0.0), (1e3, 0.0), (1.0, 50.0), (7.0, -3.0)])
-def test_dlr_does_not_change_with_the_scale_of_the_logits(scale: float, offset: float) -> None:
+def test_dlr_is_scale_invariant(scale: float, offset: float) -> None:
     z_BK, y_B = logits(50), labels(50)
     torch.testing.assert_close(dlr(scale * z_BK + offset, y_B), dlr(z_BK, y_B), rtol=1e-7, atol=1e-7)
     # cross-entropy and margin do change: that is what dlr is for
@@ -116,7 +116,7 @@ def test_too_few_classes_are_refused(loss: Loss, classes: int, message: str) -> 
     loss(torch.zeros(2, classes + (2 if classes == 1 and loss is dlr else 1)), torch.tensor([0, 0]))
 
 
-def test_divergence_is_zero_exactly_where_the_answers_agree() -> None:
+def test_divergence_is_zero_exactly_for_equal_predictions() -> None:
     z_BK = logits(7)
     torch.testing.assert_close(kl_divergence(z_BK + 4, z_BK), torch.zeros(7, dtype=torch.float64), rtol=0, atol=1e-12)
     other = z_BK.clone()
@@ -126,7 +126,7 @@ def test_divergence_is_zero_exactly_where_the_answers_agree() -> None:
     assert bool((kl_divergence(logits(50, seed=2), logits(50, seed=3)) > 0).all())
 
 
-def test_divergence_is_that_of_the_distributions_reference_first() -> None:
+def test_divergence_is_kl_from_reference_to_prediction() -> None:
     z_BK, reference_BK = logits(7, seed=1), logits(7, seed=2)
     expected = F.kl_div(z_BK.log_softmax(1), reference_BK.log_softmax(1), log_target=True, reduction="none").sum(1)
     torch.testing.assert_close(kl_divergence(z_BK, reference_BK), expected)
@@ -146,7 +146,7 @@ def test_divergence_is_that_of_the_distributions_reference_first() -> None:
     ],
     ids=["ce", "ce-shares", "margin", "dlr", "kl", "kl-reference"],
 )
-def test_gradients_are_those_of_finite_differences(function: Callable[[Tensor], Tensor]) -> None:
+def test_gradients_match_finite_differences(function: Callable[[Tensor], Tensor]) -> None:
     assert torch.autograd.gradcheck(function, logits(7).requires_grad_())
 
 
@@ -161,7 +161,7 @@ def test_confident_logits_do_not_overflow() -> None:
 # ------------------------------------------------------ towards one class
 
 
-def test_known_leads() -> None:
+def test_known_logit_differences() -> None:
     z_BK = torch.tensor([[4.0, 1.0, 0.0, -1.0, -3.0], [1.0, 3.0, 2.0, 0.0, 5.0]], dtype=torch.float64)
     y_B, target_B = torch.tensor([0, 1]), torch.tensor([2, 4])
     assert logit_difference(z_BK, y_B, target_B).tolist() == [-4, 2]
@@ -172,7 +172,7 @@ def test_known_leads() -> None:
 
 @every_dtype
 @every_batch
-def test_leads_are_one_value_per_image(dtype: torch.dtype, batch: int) -> None:
+def test_logit_differences_do_not_depend_on_the_batch(dtype: torch.dtype, batch: int) -> None:
     z_BK, y_B = logits(batch, dtype=dtype), labels(batch)
     target_B = (y_B + 1) % 5
     for loss in (logit_difference, targeted_dlr):
@@ -184,7 +184,7 @@ def test_leads_are_one_value_per_image(dtype: torch.dtype, batch: int) -> None:
 
 
 @pytest.mark.parametrize(("scale", "offset"), [(1e-3, 0.0), (1e3, 0.0), (1.0, 50.0), (7.0, -3.0)])
-def test_the_ratio_does_not_change_with_the_scale_and_the_lead_grows_with_it(scale: float, offset: float) -> None:
+def test_the_targeted_dlr_is_scale_invariant_and_the_difference_is_not(scale: float, offset: float) -> None:
     z_BK, y_B = logits(50), labels(50)
     target_B = (y_B + 2) % 5
     moved_BK = scale * z_BK + offset
@@ -195,15 +195,15 @@ def test_the_ratio_does_not_change_with_the_scale_and_the_lead_grows_with_it(sca
     )
 
 
-def test_the_lead_of_the_best_rival_is_the_margin() -> None:
+def test_the_largest_logit_difference_is_the_margin() -> None:
     z_BK, y_B = logits(50), labels(50)
-    every_BK = torch.stack([logit_difference(z_BK, y_B, torch.full((50,), rival)) for rival in range(5)], 1)
+    every_BK = torch.stack([logit_difference(z_BK, y_B, torch.full((50,), other)) for other in range(5)], 1)
     assert torch.equal(every_BK.gather(1, y_B[:, None]), torch.zeros(50, 1, dtype=torch.float64))
     without_B = every_BK.scatter(1, y_B[:, None], float("-inf")).amax(1)
     torch.testing.assert_close(without_B, margin(z_BK, y_B))
 
 
-def test_both_are_positive_exactly_where_the_target_is_ahead_of_the_label() -> None:
+def test_both_are_positive_exactly_where_the_target_exceeds_the_label() -> None:
     z_BK, y_B = logits(200), labels(200)
     for step in range(1, 5):
         target_B = (y_B + step) % 5
@@ -212,7 +212,7 @@ def test_both_are_positive_exactly_where_the_target_is_ahead_of_the_label() -> N
         assert torch.equal(targeted_dlr(z_BK, y_B, target_B) > 0, ahead_B)
 
 
-def test_slopes_towards_a_class_are_those_of_the_finite_differences() -> None:
+def test_targeted_gradients_match_finite_differences() -> None:
     y_B, target_B = labels(7), (labels(7) + 1) % 5
     for loss in (logit_difference, targeted_dlr):
         z_BK = logits(7).requires_grad_()
@@ -220,7 +220,7 @@ def test_slopes_towards_a_class_are_those_of_the_finite_differences() -> None:
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_the_targeted_ratio_needs_four_classes(classes: int) -> None:
+def test_targeted_dlr_needs_four_classes(classes: int) -> None:
     y_B, target_B = torch.tensor([0, 0]), torch.tensor([1, 1])
     with pytest.raises(
         UsageError, match=f"targeted_dlr needs at least 4 classes, got {classes}. Use `logit_difference`"

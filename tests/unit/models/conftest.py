@@ -34,9 +34,9 @@ def tiny(_built: dict[str, Model]) -> Callable[..., Model]:
         if name not in _built:
             arch, patch, options = TINY[name]
             _built[name] = load(arch, num_classes=5, image_size=32, patch_size=patch, options=options).double()
-            _stir(_built[name])
+            _add_noise(_built[name])
             if name == "levit":
-                _settle(_built[name], image_size=32)
+                _update_statistics(_built[name], image_size=32)
         model = copy.deepcopy(_built[name])
         for module in model.modules():
             if fused is not None and hasattr(module, "fused_attn"):
@@ -47,12 +47,12 @@ def tiny(_built: dict[str, Model]) -> Callable[..., Model]:
 
 
 @pytest.fixture
-def stirred() -> Callable[[Model, int], Model]:
+def noisy_weights() -> Callable[[Model, int], Model]:
     """`stirred(model, image_size)`: a model with BatchNorm, whose every weight now matters."""
 
     def make(model: Model, image_size: int) -> Model:
-        _stir(model)
-        _settle(model, image_size)
+        _add_noise(model)
+        _update_statistics(model, image_size)
         return model
 
     return make
@@ -63,15 +63,15 @@ def x() -> Tensor:
     return torch.rand(2, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
 
 
-def _stir(model: Model) -> None:
-    """Fresh weights leave attention flat and layer scales at nought: a wrong tap would hardly show."""
+def _add_noise(model: Model) -> None:
+    """Initial weights make attention uniform and layer scales zero: a wrong tap would hardly show."""
     rng = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.2 * torch.randn(weight.shape, generator=rng))
 
 
-def _settle(model: Model, image_size: int) -> None:
+def _update_statistics(model: Model, image_size: int) -> None:
     """Where BatchNorm is all that keeps the stream small, stirred weights need its statistics."""
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)]
     for norm in norms:

@@ -1,4 +1,4 @@
-"""Pointer: a softmax that is exactly one-hot, a gradient that is exactly zero, and how to get it back."""
+"""Masked gradients: a softmax that is exactly one-hot, a gradient that is exactly zero, and how scaling restores it."""
 
 import copy
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def pixel_gradient(model: nn.Module, x: Tensor, loss: Loss) -> Tensor:
     return grad
 
 
-def always(value: Tensor) -> Callable[[Tensor], Tensor]:
+def constantly(value: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda _: value
 
 
@@ -70,13 +70,13 @@ def test_softmax_is_exactly_one_hot(model: Model, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("loss", [cross_entropy, margin, dlr])
-def test_gradient_at_the_pixels_is_exactly_zero_and_comes_back_when_scaled(model: Model, x: Tensor, loss: Loss) -> None:
+def test_the_input_gradient_is_exactly_zero_unless_scaled(model: Model, x: Tensor, loss: Loss) -> None:
     assert not pixel_gradient(model, x, loss).any()
     with model.taps.scale(SOFT):
         assert pixel_gradient(model, x, loss).flatten(1).any(1).all()
 
 
-def test_each_attention_hides_a_gradient_of_its_own(model: Model, x: Tensor) -> None:
+def test_each_attention_masks_a_gradient(model: Model, x: Tensor) -> None:
     grads = []
     for factors in ((SOFT, 1.0), (1.0, SOFT), (SOFT, SOFT)):
         with model.taps.scale(factors):
@@ -88,18 +88,18 @@ def test_each_attention_hides_a_gradient_of_its_own(model: Model, x: Tensor) -> 
     assert not torch.allclose(second, both)
 
 
-def test_image_reaches_the_output_through_the_choice_of_places_alone(model: Model, x: Tensor) -> None:
+def test_the_image_affects_the_output_through_positions_alone(model: Model, x: Tensor) -> None:
     other = images(2)
     with model.taps.read("blocks.*.attn.probs") as seen, torch.no_grad():
         expected = model(x)
     assert not torch.equal(model(other), expected)
     with ExitStack() as held, torch.no_grad():
         for name, probs in dict(seen).items():
-            held.enter_context(model.taps.edit(name, always(probs)))
+            held.enter_context(model.taps.edit(name, constantly(probs)))
         assert torch.equal(model(other), expected)
 
 
-def test_later_queries_depend_on_what_earlier_ones_pointed_at(model: Model, x: Tensor) -> None:
+def test_later_queries_depend_on_earlier_positions(model: Model, x: Tensor) -> None:
     with model.taps.read("blocks.*.attn.q") as seen:
         model(x)
     first, second = (seen[f"{name}.q"] for name in ATTENTIONS)
@@ -107,7 +107,7 @@ def test_later_queries_depend_on_what_earlier_ones_pointed_at(model: Model, x: T
     assert not torch.equal(second[0], second[1])
 
 
-def test_scaled_attention_is_as_computed_by_hand(model: Model, x: Tensor) -> None:
+def test_scaled_attention_matches_a_direct_computation(model: Model, x: Tensor) -> None:
     model, x = model.double(), x.double()
     net = model.net
     assert isinstance(net, MaskedGradientNet)
@@ -122,7 +122,7 @@ def test_scaled_attention_is_as_computed_by_hand(model: Model, x: Tensor) -> Non
         torch.testing.assert_close(seen["blocks.0.attn.out"], expected)
 
 
-def test_factors_of_the_taps_are_factors_of_the_sharpness(model: Model, x: Tensor) -> None:
+def test_scale_factors_of_taps_scale_the_sharpness(model: Model, x: Tensor) -> None:
     model, x = model.double(), x.double()
     with model.taps.scale([1e-5, 1e-7]):
         scaled = model(x)
@@ -130,14 +130,14 @@ def test_factors_of_the_taps_are_factors_of_the_sharpness(model: Model, x: Tenso
     assert not torch.allclose(scaled, model(x))
 
 
-def test_training_goes_forward_sharp_and_backward_soft(model: Model, x: Tensor) -> None:
+def test_training_is_hard_forward_and_soft_backward(model: Model, x: Tensor) -> None:
     sharp = copy.deepcopy(model).double()
     soft = with_sharpness(sharp.net, 1.0, 1.0)
     x = x.double()
     evaluated = sharp(x)
     assert torch.equal(sharp.train()(x), evaluated)
     assert pixel_gradient(sharp, x, cross_entropy).flatten(1).any(1).all()
-    # what follows a lone attention is linear here, so the two gradients are the same
+    # after a single attention the network is linear here, so the two gradients are the same
     queries, places = torch.randn(4, 4, 32).double(), torch.randn(64, 32).double()
     weight, grads = torch.randn(4, 4, 32).double(), []
     for attention in (sharp.net.get_submodule("blocks.0.attn"), soft.get_submodule("blocks.0.attn")):
@@ -150,12 +150,12 @@ def test_training_goes_forward_sharp_and_backward_soft(model: Model, x: Tensor) 
 def test_every_weight_is_trained(model: Model, x: Tensor) -> None:
     model.train()
     cross_entropy(model(x), torch.arange(4)).sum().backward()
-    # a softmax does not notice what is added to all of its scores, and so no bias of the keys
+    # softmax is invariant to a common offset, and so to a bias of the keys
     still = [name for name, weight in model.net.named_parameters() if weight.grad is None or not weight.grad.any()]
     assert not [name for name in still if not name.endswith("attn.k.bias")]
 
 
-def test_saved_and_loaded_it_is_the_same(model: Model, x: Tensor, tmp_path: Path) -> None:
+def test_saving_and_loading_keeps_the_model(model: Model, x: Tensor, tmp_path: Path) -> None:
     changed = load("vitadel:pointer", num_classes=7, seed=3)
     save(changed, tmp_path / "m.safetensors")
     loaded = load(tmp_path / "m.safetensors")
@@ -166,7 +166,7 @@ def test_saved_and_loaded_it_is_the_same(model: Model, x: Tensor, tmp_path: Path
     assert (model.spec.num_classes, model.spec.image_size, model.spec.patch_size) == (10, 8, None)
 
 
-def test_all_taps_have_names_and_a_skipped_block_passes_the_queries_on(model: Model, x: Tensor) -> None:
+def test_all_taps_are_named_and_blocks_can_be_skipped(model: Model, x: Tensor) -> None:
     with model.taps.read("*") as seen:
         model(x)
     assert sorted(seen) == sorted(model.taps.names())

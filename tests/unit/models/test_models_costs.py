@@ -43,7 +43,7 @@ def test_the_figures_that_a_paper_compares_vit_b_2_and_wrn_70_16_by() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_attention_counts_fused_or_not(tiny: Tiny, fused: bool) -> None:
+def test_attention_is_counted_fused_or_not(tiny: Tiny, fused: bool) -> None:
     measured = cost(tiny("vit", fused=fused), 32)
     assert (measured.parameters, measured.macs) == vit_by_hand(2, 48, 32, 8, 5)
 
@@ -68,7 +68,7 @@ def test_levit_128s_at_224_pixels() -> None:
     assert measured.parameters / 1e6 == pytest.approx(7.8, abs=0.05)
 
 
-def test_counting_leaves_the_model_as_it_was() -> None:
+def test_counting_leaves_the_model_unchanged() -> None:
     model = load("timm:test_resnet", num_classes=5, image_size=32)
     model.train()
     frozen = next(m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)).eval()
@@ -81,7 +81,7 @@ def test_counting_leaves_the_model_as_it_was() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_counting_follows_the_model_to_its_precision(tiny: Tiny, x: Tensor) -> None:
+def test_counting_works_in_any_precision(tiny: Tiny, x: Tensor) -> None:
     double = tiny("vit")
     measured = cost(double, 32)
     assert measured == cost(double.float(), 32)

@@ -1,4 +1,4 @@
-"""Other people's weights: found in any container, checked key by key, never executed."""
+"""Foreign weights: found in any container, checked key by key, never executed."""
 
 import argparse
 import io
@@ -39,7 +39,7 @@ def state() -> State:
     "prefix", ["", "module.", "model.", "_orig_mod.", "net.", "module.model.", "_orig_mod.module.net."]
 )
 @pytest.mark.parametrize("container", [(), ("state_dict",), ("model",), ("state_dict", "model")])
-def test_wrappers_around_weights_are_seen_through(
+def test_wrappers_around_weights_are_removed(
     state: State, tmp_path: Path, prefix: str, container: tuple[str, ...]
 ) -> None:
     content: dict[str, object] = {prefix + key: value for key, value in state.items()}
@@ -50,7 +50,7 @@ def test_wrappers_around_weights_are_seen_through(
 
 
 @pytest.mark.parametrize("name", ["state_dict_ema", "model_ema", "ema"])
-def test_averaged_weights_come_before_the_last_ones(state: State, tmp_path: Path, name: str) -> None:
+def test_averaged_weights_are_preferred(state: State, tmp_path: Path, name: str) -> None:
     last = dict(small(seed=2).net.state_dict())
     torch.save(
         {"state_dict": last, "model": last, name: {f"module.{k}": v for k, v in state.items()}}, tmp_path / "w.pt"
@@ -58,7 +58,7 @@ def test_averaged_weights_come_before_the_last_ones(state: State, tmp_path: Path
     assert weights_sha256(read(tmp_path / "w.pt").net.state_dict()) == weights_sha256(state)
 
 
-def test_containers_are_entered_where_they_lead_to_weights(state: State, tmp_path: Path) -> None:
+def test_nested_containers_are_searched_for_weights(state: State, tmp_path: Path) -> None:
     average = torch.optim.swa_utils.AveragedModel(small(seed=1).net)
     assert "n_averaged" in average.state_dict()
     for content in (
@@ -73,7 +73,7 @@ def test_containers_are_entered_where_they_lead_to_weights(state: State, tmp_pat
         assert weights_sha256(read(tmp_path / "w.pth").net.state_dict()) == weights_sha256(state)
 
 
-def test_own_models_state_dict_and_bare_safetensors(state: State, tmp_path: Path) -> None:
+def test_state_dicts_and_bare_safetensors_are_read(state: State, tmp_path: Path) -> None:
     torch.save(small(seed=1).state_dict(), tmp_path / "w.pth")
     write_tensors(tmp_path / "w.safetensors", state, {})
     for file in ("w.pth", "w.safetensors"):
@@ -81,7 +81,7 @@ def test_own_models_state_dict_and_bare_safetensors(state: State, tmp_path: Path
 
 
 @pytest.mark.parametrize("suffix", ["pth", "safetensors"])
-def test_half_precision_files_fill_a_float32_model(state: State, tmp_path: Path, suffix: str) -> None:
+def test_half_precision_files_load_into_float32_models(state: State, tmp_path: Path, suffix: str) -> None:
     half = {key: value.half() for key, value in state.items()}
     path = tmp_path / f"w.{suffix}"
     if suffix == "pth":
@@ -102,7 +102,7 @@ def test_half_precision_survives_resampling(state: State, tmp_path: Path) -> Non
     assert {value.dtype for value in model.net.state_dict().values()} == {torch.float32}
 
 
-def test_other_number_of_classes_keeps_the_rest(state: State, tmp_path: Path) -> None:
+def test_another_number_of_classes_replaces_only_the_head(state: State, tmp_path: Path) -> None:
     torch.save(state, tmp_path / "w.pth")
     fresh = read(tmp_path / "w.pth", classes=8).net.state_dict()
     changed = [key for key in state if not torch.equal(fresh[key], state[key])]
@@ -110,7 +110,7 @@ def test_other_number_of_classes_keeps_the_rest(state: State, tmp_path: Path) ->
     assert fresh["head.weight"].shape[0] == 8
 
 
-class Bomb:
+class MaliciousPickle:
     """Runs code when it is unpickled by the ordinary pickle."""
 
     def __init__(self, mark: Path) -> None:
@@ -124,16 +124,16 @@ class Bomb:
 def test_code_in_a_pickle_is_refused_and_never_run(state: State, tmp_path: Path, zipped: bool) -> None:
     mark = tmp_path / "executed"
     path = tmp_path / "w.pth"
-    torch.save({**state, "extra": Bomb(mark)}, path, _use_new_zipfile_serialization=zipped)
+    torch.save({**state, "extra": MaliciousPickle(mark)}, path, _use_new_zipfile_serialization=zipped)
     with pytest.raises(UsageError, match="holds more than weights, and only weights are read"):
         read(path)
     assert not mark.exists()
-    torch.load(path, weights_only=False)  # the bomb is live
+    torch.load(path, weights_only=False)  # the payload runs
     assert mark.exists()
 
 
 def test_bare_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
-    (tmp_path / "w.pth").write_bytes(pickle.dumps(Bomb(tmp_path / "executed"), protocol=4))
+    (tmp_path / "w.pth").write_bytes(pickle.dumps(MaliciousPickle(tmp_path / "executed"), protocol=4))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # torch warns of the protocol, which is more than the one line of a refusal
         with pytest.raises(UsageError):
@@ -147,7 +147,7 @@ def test_whole_modules_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "w.pth")
 
 
-def test_every_kind_of_misfit_is_listed(state: State, tmp_path: Path) -> None:
+def test_every_kind_of_mismatch_is_listed(state: State, tmp_path: Path) -> None:
     del state["norm.weight"], state["cls_token"]
     state |= {"surplus.one": torch.ones(1), "surplus.two": torch.ones(1)}
     state["blocks.0.mlp.fc1.bias"] = torch.ones(3)
@@ -161,7 +161,7 @@ def test_every_kind_of_misfit_is_listed(state: State, tmp_path: Path) -> None:
     assert "1 of another shape: blocks.0.mlp.fc1.bias [3] instead of [192]" in message
 
 
-def test_head_of_other_size_is_a_misfit_unless_classes_are_given(state: State, tmp_path: Path) -> None:
+def test_a_head_of_another_size_is_a_mismatch_unless_classes_are_given(state: State, tmp_path: Path) -> None:
     torch.save(state, tmp_path / "w.pth")
     with pytest.raises(UsageError, match=r"head\.weight \[5, 64\] instead of \[1000, 64\].*num_classes"):
         load(f"timm:test_vit@{tmp_path / 'w.pth'}", image_size=32, patch_size=8, options={"depth": 2})
@@ -173,7 +173,7 @@ def test_weights_of_another_architecture_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "w.pth")
 
 
-def test_missing_counters_of_batch_norm_are_forgiven(tmp_path: Path) -> None:
+def test_missing_batch_norm_counters_are_allowed(tmp_path: Path) -> None:
     model = load("timm:test_resnet", num_classes=5, seed=1)
     old = {key: value for key, value in model.net.state_dict().items() if not key.endswith("num_batches_tracked")}
     assert len(old) < len(model.net.state_dict())
@@ -199,7 +199,7 @@ def damaged() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", damaged())
-def test_damaged_files_are_the_users_to_replace(tmp_path: Path, kind: str) -> None:
+def test_damaged_files_are_usage_errors(tmp_path: Path, kind: str) -> None:
     (tmp_path / "w.pth").write_bytes(damaged()[kind])
     with pytest.raises(UsageError, match=r"w\.pth (is truncated or not a torch file|holds more than weights)"):
         read(tmp_path / "w.pth")
@@ -212,19 +212,19 @@ def test_file_without_weights_is_refused(tmp_path: Path, content: object) -> Non
         read(tmp_path / "w.pth")
 
 
-def test_of_what_torch_says_of_a_file_only_the_fact_is_told(state: State, tmp_path: Path) -> None:
+def test_errors_of_torch_are_shortened(state: State, tmp_path: Path) -> None:
     torch.save({**state, "best": np.float64(0.5)}, tmp_path / "w.pth")
     with pytest.raises(UsageError) as raised:
         read(tmp_path / "w.pth")
-    told = str(raised.value)
-    assert "\x1b" not in told
-    assert "\n" not in told
-    assert "weights_only" not in told
-    assert "holds more than weights, and only weights are read (it asks for numpy._core.multiarray.scalar)" in told
+    message = str(raised.value)
+    assert "\x1b" not in message
+    assert "\n" not in message
+    assert "weights_only" not in message
+    assert "holds more than weights, and only weights are read (it asks for numpy._core.multiarray.scalar)" in message
 
 
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
-def test_a_file_one_may_not_read_is_there(
+def test_an_unreadable_file_is_not_reported_missing(
     state: State, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tensors(tmp_path / name, state, {})
@@ -252,7 +252,7 @@ TENSORS = {
 }
 
 
-def test_a_flipped_bit_anywhere_in_a_file_of_ours_is_noticed_or_harmless(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_file_is_detected_or_harmless(tmp_path: Path) -> None:
     path, about = tmp_path / "w.safetensors", {"vitadel.model": '{"depth": 2}'}
     write_tensors(path, TENSORS, about)
     whole, outcomes = path.read_bytes(), []
@@ -260,13 +260,13 @@ def test_a_flipped_bit_anywhere_in_a_file_of_ours_is_noticed_or_harmless(tmp_pat
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         try:
-            tensors, found = read_tensors(path)
+            tensors, result = read_tensors(path)
         except UsageError as error:
             outcomes.append(str(error)[: len(f"{path} is ")])
         else:  # the damage is in the name of the hash
             assert tensors.keys() == TENSORS.keys()
             assert all(t.dtype == TENSORS[name].dtype and torch.equal(t, TENSORS[name]) for name, t in tensors.items())
-            assert found.items() >= about.items()
+            assert result.items() >= about.items()
             outcomes.append("harmless")
     assert set(outcomes) == {f"{path} is ", "harmless"}
     assert outcomes.count("harmless") < 30
@@ -279,8 +279,8 @@ def test_a_file_without_a_hash_is_read(tmp_path: Path) -> None:
     assert about == {"of": "another program"}
 
 
-def test_a_file_that_cannot_grow_is_an_error_of_the_system(state: State, tmp_path: Path) -> None:
-    """safetensors has an error of its own for a full disk, which nobody who writes files looks for."""
+def test_a_failed_write_is_a_usage_error(state: State, tmp_path: Path) -> None:
+    """safetensors has its own error class for a full disk."""
     resource = pytest.importorskip("resource")  # not on Windows
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))

@@ -1,4 +1,4 @@
-"""Weights that contradict the images a network was to take are refused, unless another size was asked for."""
+"""Weights that contradict the image size of a network are refused, unless another size was requested."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ NAMES = {
 
 @pytest.fixture
 def file(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
-    """The weights of a small model as others would keep them, which says nothing of images."""
+    """The weights of a small model as others would save them, without the image size."""
 
     def make(family: str) -> Path:
         torch.save(tiny(family).float().net.state_dict(), tmp_path / f"{family}.pth")
@@ -43,7 +43,7 @@ def file(tiny: Tiny, tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("family", NAMES)
-def test_weights_of_small_images_are_not_taken_for_large_ones(
+def test_weights_of_small_images_are_refused_for_large_images(
     tiny: Tiny, file: Callable[[str], Path], x: Tensor, family: str
 ) -> None:
     (name, options), path = NAMES[family], file(family)
@@ -58,7 +58,7 @@ def test_weights_of_small_images_are_not_taken_for_large_ones(
     assert torch.equal(again(x.float()), tiny(family).float()(x.float()))
 
 
-def test_what_is_asked_for_is_resampled_as_before(file: Callable[[str], Path], x: Tensor) -> None:
+def test_requested_sizes_are_resampled(file: Callable[[str], Path], x: Tensor) -> None:
     name, options = NAMES["vit"]
     text = f"{name}@{file('vit')}"
 
@@ -68,7 +68,7 @@ def test_what_is_asked_for_is_resampled_as_before(file: Callable[[str], Path], x
     assert read(image_size=64, patch_size=8)(torch.ones(1, 3, 64, 64)).shape == (1, 5)
     assert read(image_size=32, patch_size=4)(x.float()).shape == (2, 5)
     assert read(patch_size=8)(torch.ones(1, 3, 224, 224)).shape == (1, 5)  # positions from 4 x 4 to 28 x 28
-    # an image size says nothing of patches: those of 16 would be made of those of 8
+    # an image size does not determine the patch size: patches of 8 would be resampled to 16
     with pytest.raises(UsageError, match=r"have patches of 8, .* Write --image-size 32 --patch-size 8 "):
         read(image_size=32)
 
@@ -79,10 +79,10 @@ def test_a_grid_alone_is_a_contradiction(tmp_path: Path) -> None:
     torch.save(model.net.state_dict(), tmp_path / "w.pth")
     with pytest.raises(UsageError, match=r"a grid of 4 x 4 tokens, so they are of images of 64 x 64; .* 160 x 160"):
         load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, options=options)
-    load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, options=options, image_size=160)  # asked for
+    load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, options=options, image_size=160)  # requested
 
 
-def test_weights_of_the_architectures_own_size_need_no_words(tmp_path: Path) -> None:
+def test_weights_of_the_default_size_need_no_sizes(tmp_path: Path) -> None:
     for name in ("timm:test_vit", "timm:xcit_nano_12_p16_224", "timm:test_resnet"):
         model = load(name, num_classes=5, seed=1)
         torch.save(model.net.state_dict(), tmp_path / "w.pth")
@@ -90,7 +90,7 @@ def test_weights_of_the_architectures_own_size_need_no_words(tmp_path: Path) -> 
         assert again.spec == model.spec
 
 
-def test_swin_gives_its_images_away_by_the_windows_of_late_stages(tiny: Tiny, tmp_path: Path) -> None:
+def test_image_size_of_swin_is_inferred_from_late_windows(tiny: Tiny, tmp_path: Path) -> None:
     name = "timm:swin_tiny_patch4_window7_224"
     model = load(name, num_classes=5, image_size=32, patch_size=4, options={"embed_dim": 24})
     assert family_of(model.net).geometry(model.net.state_dict(), model.net) == Geometry(4, 8, 7)
@@ -118,10 +118,10 @@ def test_headers_that_contradict_their_weights_are_refused(tmp_path: Path) -> No
         with pytest.raises(UsageError, match=r"patches of 4, a grid of 8 x 8 tokens, so they are of images of 32 x 32"):
             load(tmp_path / "m.safetensors")
     save(model, tmp_path / "m.safetensors")
-    assert load(tmp_path / "m.safetensors", image_size=64).spec is not None  # asked for
+    assert load(tmp_path / "m.safetensors", image_size=64).spec is not None  # requested
 
 
-def test_a_network_with_adapters_is_looked_at_inside(tmp_path: Path) -> None:
+def test_sizes_inside_a_network_with_adapters_are_checked(tmp_path: Path) -> None:
     base = load("timm:test_vit", num_classes=5, image_size=32, patch_size=4, options={"depth": 1})
     model = tora(base)
     assert model.spec is not None
@@ -143,7 +143,7 @@ def test_a_network_with_adapters_is_looked_at_inside(tmp_path: Path) -> None:
         ("patch_embed.proj.weight", (1, 1, 300, 300)),  # too large to be resampled
     ],
 )
-def test_what_cannot_be_resampled_is_a_misfit(tmp_path: Path, key: str, shape: tuple[int, ...]) -> None:
+def test_weights_that_cannot_be_resampled_are_a_mismatch(tmp_path: Path, key: str, shape: tuple[int, ...]) -> None:
     sizes = {"num_classes": 5, "image_size": 32, "patch_size": 8}
     state = load("timm:test_vit", options={"depth": 1}, **sizes).net.state_dict()  # type: ignore[arg-type]
     torch.save({**state, key: torch.ones(shape)}, tmp_path / "w.pth")
@@ -151,7 +151,7 @@ def test_what_cannot_be_resampled_is_a_misfit(tmp_path: Path, key: str, shape: t
         load(f"timm:test_vit@{tmp_path / 'w.pth'}", options={"depth": 1}, **sizes)  # type: ignore[arg-type]
 
 
-def test_a_bias_table_that_is_no_square_is_a_misfit(tmp_path: Path) -> None:
+def test_a_bias_table_that_is_not_square_is_a_mismatch(tmp_path: Path) -> None:
     name, sizes = "timm:swin_tiny_patch4_window7_224", {"num_classes": 5, "image_size": 32, "patch_size": 4}
     state = load(name, options={"embed_dim": 24}, **sizes).net.state_dict()  # type: ignore[arg-type]
     key = "layers.0.blocks.0.attn.relative_position_bias_table"
@@ -161,7 +161,7 @@ def test_a_bias_table_that_is_no_square_is_a_misfit(tmp_path: Path) -> None:
             load(f"{name}@{tmp_path / 'w.pth'}", options={"embed_dim": 24}, **sizes)  # type: ignore[arg-type]
 
 
-def test_foreign_weights_are_those_in_a_file_without_a_description(tmp_path: Path) -> None:
+def test_weights_without_a_description_are_foreign(tmp_path: Path) -> None:
     model = load("timm:test_vit", num_classes=5, image_size=32, patch_size=8, options={"depth": 1})
     save(model, tmp_path / "m.safetensors")
     save_adapters(tora(model), tmp_path / "added.safetensors")

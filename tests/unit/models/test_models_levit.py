@@ -1,4 +1,4 @@
-"""What is LeViT's alone: blocks between stages, position biases and timm's cache of them, patches made by a stem."""
+"""Specific to LeViT: blocks between stages, position biases and timm's cache of them, patches made by a stem."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -28,8 +28,8 @@ PATHS = [
 
 
 @pytest.fixture
-def model(stirred: Callable[[Model, int], Model]) -> Model:
-    """Built by hand for 64 pixels, where the last stage has four tokens to choose between."""
+def model(noisy_weights: Callable[[Model, int], Model]) -> Model:
+    """Built by hand for 64 pixels, where the last stage has four tokens."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = Levit(
@@ -41,7 +41,7 @@ def model(stirred: Callable[[Model, int], Model]) -> Model:
             num_heads=(2, 3, 4),
             stem_type="s8",
         )
-    return stirred(wrap(net.double().eval(), mean=(0.5,) * 3, std=(0.2,) * 3), 64)
+    return noisy_weights(wrap(net.double().eval(), mean=(0.5,) * 3, std=(0.2,) * 3), 64)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def queries_times(factor: float, attn: nn.Module) -> Iterator[None]:
 
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("factor", [0.3, 2.5, 0.0])
-def test_factor_multiplies_the_queries_of_that_attention(model: Model, x: Tensor, number: int, factor: float) -> None:
+def test_a_factor_multiplies_the_queries_of_its_attention(model: Model, x: Tensor, number: int, factor: float) -> None:
     factors = [1.0] * 6
     factors[number] = factor
     plain = model(x)
@@ -101,7 +101,7 @@ def test_position_bias_keeps_its_weight(model: Model, x: Tensor) -> None:
         assert torch.equal(logits, bias.expand_as(logits))
 
 
-def test_blocks_between_stages_are_numbered_with_the_others(model: Model, x: Tensor, tiny: Tiny) -> None:
+def test_blocks_between_stages_are_numbered_too(model: Model, x: Tensor, tiny: Tiny) -> None:
     assert tiny("levit").taps.attentions() == [f"blocks.{i}.attn" for i in range(11)]
     assert model.taps.attentions() == [f"blocks.{i}.attn" for i in range(6)]
     with model.taps.read("*") as seen:
@@ -117,7 +117,7 @@ def test_blocks_between_stages_are_numbered_with_the_others(model: Model, x: Ten
         torch.testing.assert_close(stream, seen[f"blocks.{i}.out"], rtol=1e-12, atol=1e-12)
 
 
-def test_outside_of_blocks_against_timm(tiny: Tiny, x: Tensor) -> None:
+def test_taps_outside_blocks_match_timm(tiny: Tiny, x: Tensor) -> None:
     model, images = tiny("levit"), x[..., :32, :32]
     net, pixels = model.net, (images - model.mean) / model.std
     features = net.forward_features(pixels)  # type: ignore[operator]
@@ -142,7 +142,7 @@ def test_outside_of_blocks_against_timm(tiny: Tiny, x: Tensor) -> None:
         (["blocks.*.attn"], "blocks.1.attn, blocks.3.attn"),
     ],
 )
-def test_what_shrinks_cannot_be_skipped(model: Model, x: Tensor, patterns: list[str], named: str) -> None:
+def test_downsampling_blocks_cannot_be_skipped(model: Model, x: Tensor, patterns: list[str], named: str) -> None:
     before = model(x)
     with pytest.raises(UsageError) as error, model.taps.skip(*patterns):
         pass
@@ -173,10 +173,10 @@ def test_mask_cuts_where_queries_are_fewer_than_keys(model: Model, x: Tensor) ->
     assert torch.equal(probs != 0, keep.expand_as(probs))
 
 
-def test_convolutional_variants_have_no_blocks_we_know() -> None:
+def test_convolutional_variants_have_no_known_blocks() -> None:
     model = load("timm:levit_conv_128s", num_classes=5, image_size=32)
     assert model.taps.names() == ["head.in"]
-    with pytest.raises(UsageError, match=r"LevitDistilled has no attention Vitadel knows\. .*not levit_conv_"):
+    with pytest.raises(UsageError, match=r"LevitDistilled has no attention Vitadel supports\. .*not levit_conv_"):
         model.taps.scale(0.5).__enter__()
     with model.taps.read("head.in") as seen:
         assert model(torch.rand(2, 3, 32, 32)).shape == (2, 5)
@@ -197,7 +197,7 @@ def test_two_backward_passes_in_evaluation_mode(model: Model, x: Tensor) -> None
 
 
 @pytest.mark.parametrize("conv", [False, True])
-def test_copy_after_a_call_is_a_model_of_its_own(x: Tensor, conv: bool) -> None:
+def test_a_copy_after_a_call_is_independent(x: Tensor, conv: bool) -> None:
     name = "timm:levit_conv_128s" if conv else "timm:levit_128s"
     model = load(name, num_classes=5, image_size=64).double()
     before = model(x)
@@ -221,7 +221,7 @@ def change_by_state(model: Model, biases: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("change", [change_in_place, change_by_state])
 @pytest.mark.parametrize("context", [torch.enable_grad, torch.no_grad, torch.inference_mode])
-def test_changed_biases_are_noticed_without_a_change_of_mode(
+def test_changed_biases_take_effect_without_a_mode_change(
     model: Model, x: Tensor, change: Callable[[Model, dict[str, Tensor]], None], context: Callable[[], torch.no_grad]
 ) -> None:
     with context():
@@ -234,7 +234,7 @@ def test_changed_biases_are_noticed_without_a_change_of_mode(
     assert expected.requires_grad
 
 
-def test_attack_in_the_middle_of_training_leaves_no_biases_behind(model: Model, x: Tensor) -> None:
+def test_an_attack_during_training_leaves_no_cached_biases(model: Model, x: Tensor) -> None:
     """Attacks switch to evaluation mode and back without telling the modules."""
     attack, goal = PGD(steps=1, step_size=0.1), Untargeted(torch.tensor([0, 1]))
     model.train()
@@ -261,7 +261,7 @@ def test_precision_can_change_after_a_call(model: Model, x: Tensor) -> None:
 # sizes and files
 
 
-def test_stem_decides_the_patches() -> None:
+def test_the_stem_determines_the_patch_size() -> None:
     message = r"makes patches of 16, got patch_size=4\. Leave it out, or choose a stem .*'stem_type': 's8'"
     with pytest.raises(UsageError, match=message):
         load("timm:levit_128s", image_size=32, patch_size=4)
@@ -269,7 +269,7 @@ def test_stem_decides_the_patches() -> None:
         load("timm:levit_128s", image_size=72)
 
 
-def test_image_of_any_multiple_of_the_patch(tmp_path: Path) -> None:
+def test_images_of_any_multiple_of_the_patch_size(tmp_path: Path) -> None:
     model = load("timm:levit_128s", num_classes=5, image_size=48)
     with model.taps.read("blocks.0.attn.probs") as seen:
         assert model(torch.rand(2, 3, 48, 48)).shape == (2, 5)
@@ -279,7 +279,7 @@ def test_image_of_any_multiple_of_the_patch(tmp_path: Path) -> None:
         load(tmp_path / "model.safetensors", image_size=64)
 
 
-def test_indices_in_old_files_are_let_go(tmp_path: Path) -> None:
+def test_indices_in_old_files_are_ignored(tmp_path: Path) -> None:
     model = load("timm:levit_128s", num_classes=5, image_size=32, seed=1)
     indices = {name: value for name, value in model.net.named_buffers() if name.endswith("attention_bias_idxs")}
     assert len(indices) == 11

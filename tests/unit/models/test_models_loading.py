@@ -1,4 +1,4 @@
-"""One way in: architectures, checkpoints, run folders, the zoo; what is kept and what is fresh."""
+"""Loading: architectures, checkpoints, run folders, the zoo; weights that are kept and new."""
 
 import json
 import re
@@ -47,7 +47,7 @@ def weights(model: Model) -> str:
 # architectures
 
 
-def test_sizes_are_those_asked_for() -> None:
+def test_requested_sizes_are_used() -> None:
     model = load("timm:test_vit", num_classes=7, image_size=24, patch_size=6)
     assert model.spec == ModelSpec("timm:test_vit", 7, 24, 6, model.normalization)
     assert not model.training
@@ -74,7 +74,7 @@ def test_sizes_are_those_asked_for() -> None:
         ("vitadel:resnet50_gelu", 1000, 224, None, "convolutional"),
     ],
 )
-def test_what_is_left_out_is_the_architectures(
+def test_defaults_are_those_of_the_architecture(
     name: str, classes: int, size: int, patch: int | None, family: str
 ) -> None:
     with torch.device("meta"):
@@ -85,7 +85,7 @@ def test_what_is_left_out_is_the_architectures(
     assert family_of(model.net).name == family
 
 
-def test_normalization_is_timms_or_the_given_one(x: Tensor) -> None:
+def test_normalization_is_from_timm_or_given(x: Tensor) -> None:
     timms = small()
     assert timms.normalization == Normalization((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
     imagenet = load("timm:deit_tiny_patch16_224", image_size=32, options={"depth": 1})
@@ -105,7 +105,7 @@ def test_normalization_can_be_none(x: Tensor) -> None:
     assert torch.equal(model(x.float()), model.net(x.float()))
 
 
-def test_seed_draws_the_weights_and_leaves_the_callers_generator_alone() -> None:
+def test_the_seed_determines_the_weights_and_generators_are_unchanged() -> None:
     torch.manual_seed(123)
     state = torch.get_rng_state()
     first, again, other = small(seed=1), small(seed=1), small(seed=2)
@@ -126,12 +126,12 @@ def test_seed_draws_the_weights_and_leaves_the_callers_generator_alone() -> None
         ("no/such/thing", r"'no/such/thing' is no model: .* Give a run folder, a checkpoint, zoo:NAME or timm:NAME"),
     ],
 )
-def test_unknown_names_are_told_what_is_known(name: str, message: str) -> None:
+def test_unknown_names_are_answered_with_similar_ones(name: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load(name)
 
 
-def test_tagged_architecture_takes_the_tags_configuration() -> None:
+def test_tagged_architectures_use_the_configuration_of_the_tag() -> None:
     with torch.device("meta"):
         model = load("timm:vit_tiny_patch16_224.augreg_in21k")
     assert model.spec is not None
@@ -147,12 +147,12 @@ def test_tagged_architecture_takes_the_tags_configuration() -> None:
         ({"in_chans": 1}, "images have 3 channels here, got in_chans=1. Leave it out"),
     ],
 )
-def test_options_timm_refuses_are_named(options: dict[str, int], message: str) -> None:
+def test_options_unknown_to_timm_are_named(options: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load("timm:test_vit", options=options)
 
 
-def test_nonsense_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     for key in ("num_classes", "image_size", "patch_size"):
         with pytest.raises(UsageError, match=f"{key} must be a whole number from 1 to [0-9]+, got 0"):
             load("timm:test_vit", **{key: 0})  # type: ignore[arg-type]
@@ -181,7 +181,7 @@ def test_nonsense_is_refused() -> None:
 
 
 @pytest.mark.parametrize("family", ["vit", "distilled", "cait", "xcit", "swin", "levit"])
-def test_checkpoint_gives_the_same_output_to_the_last_bit(tiny: Tiny, x: Tensor, tmp_path: Path, family: str) -> None:
+def test_a_checkpoint_gives_the_same_output_bit_for_bit(tiny: Tiny, x: Tensor, tmp_path: Path, family: str) -> None:
     model = tiny(family).float()
     save(model, tmp_path / "model.safetensors")
     again = load(tmp_path / "model.safetensors", seed=99)
@@ -191,12 +191,12 @@ def test_checkpoint_gives_the_same_output_to_the_last_bit(tiny: Tiny, x: Tensor,
 
 def test_checkpoint_of_a_convolutional_network(x: Tensor, tmp_path: Path) -> None:
     model = load("timm:test_resnet", num_classes=5, image_size=32)
-    model.train()(x.float())  # BatchNorm has seen something
+    model.train()(x.float())  # BatchNorm has statistics
     save(model.eval(), tmp_path / "model.safetensors")
     assert torch.equal(load(tmp_path / "model.safetensors")(x.float()), model(x.float()))
 
 
-def test_checkpoint_of_a_hybrid_whose_patches_are_not_the_images(tmp_path: Path) -> None:
+def test_checkpoint_of_a_hybrid_network(tmp_path: Path) -> None:
     model, x = load("timm:vit_tiny_r_s16_p8_224", num_classes=5, seed=1), torch.rand(1, 3, 224, 224)
     save(model, tmp_path / "model.safetensors")
     assert torch.equal(load(tmp_path / "model.safetensors")(x), model(x))
@@ -207,7 +207,7 @@ def test_checkpoint_of_a_hybrid_whose_patches_are_not_the_images(tmp_path: Path)
         load("timm:vit_tiny_r_s16_p8_224", image_size=64)
 
 
-def test_normalization_travels_with_the_checkpoint(tmp_path: Path) -> None:
+def test_normalization_is_saved_in_the_checkpoint(tmp_path: Path) -> None:
     for norm in (RAW_PIXELS, Normalization((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))):
         save(load("timm:test_vit", image_size=32, normalization=norm, options={"depth": 1}), tmp_path / "m.safetensors")
         assert load(tmp_path / "m.safetensors").normalization == norm
@@ -215,7 +215,7 @@ def test_normalization_travels_with_the_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["timm:test_vit", "timm:deit_tiny_distilled_patch16_224", "timm:xcit_nano_12_p8_224"])
-def test_other_classes_mean_a_fresh_head_and_nothing_else(tmp_path: Path, name: str) -> None:
+def test_another_number_of_classes_replaces_only_the_head(tmp_path: Path, name: str) -> None:
     old = small(name, seed=1)
     save(old, tmp_path / "old.safetensors")
     new = load(tmp_path / "old.safetensors", num_classes=9, seed=2)
@@ -227,11 +227,11 @@ def test_other_classes_mean_a_fresh_head_and_nothing_else(tmp_path: Path, name: 
     assert new(torch.rand(2, 3, 32, 32)).shape == (2, 9)
     assert new.spec is not None
     assert new.spec.num_classes == 9
-    # the same number asked for is the same head
+    # requesting the same number keeps the head
     assert weights(load(tmp_path / "old.safetensors", num_classes=5, seed=2)) == weights(old)
 
 
-def test_head_of_a_resnet_is_known_by_timms_name(tmp_path: Path) -> None:
+def test_the_head_of_a_resnet_is_found_by_timms_name(tmp_path: Path) -> None:
     old = load("timm:test_resnet", num_classes=5, image_size=32, seed=1)
     save(old, tmp_path / "old.safetensors")
     new = load(tmp_path / "old.safetensors", num_classes=3)
@@ -239,7 +239,7 @@ def test_head_of_a_resnet_is_known_by_timms_name(tmp_path: Path) -> None:
     assert changed == ["fc.weight", "fc.bias"]
 
 
-def test_run_folder_prefers_its_best_checkpoint(tmp_path: Path) -> None:
+def test_a_run_folder_loads_its_best_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
     with pytest.raises(UsageError, match="holds no finished checkpoint .* Train it first"):
@@ -251,7 +251,7 @@ def test_run_folder_prefers_its_best_checkpoint(tmp_path: Path) -> None:
     assert weights(load(str(tmp_path / "run"))) == weights(best)
 
 
-def test_the_run_that_a_model_was_trained_in(tmp_path: Path) -> None:
+def test_the_training_run_of_a_model_is_known(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "checkpoints"
     folder.mkdir(parents=True)
     file = folder / "final.safetensors"
@@ -271,7 +271,7 @@ def test_the_run_that_a_model_was_trained_in(tmp_path: Path) -> None:
     assert training_run_of(f"{file}+{elsewhere}#rob") == tmp_path / "run"
 
 
-def test_the_last_weights_do_not_stand_in_for_the_best(tmp_path: Path) -> None:
+def test_the_last_checkpoint_does_not_replace_the_best(tmp_path: Path) -> None:
     run = Run.claim(tmp_path / "run", "train", {"seed": 0}, device="cpu")
     run.checkpoints.mkdir()
     save(small(seed=1), run.checkpoints / "final.safetensors")
@@ -288,7 +288,7 @@ def test_a_name_that_is_too_long_is_a_usage_error(tmp_path: Path) -> None:
         load(tmp_path / ("x" * 300))
 
 
-def test_a_run_folder_that_may_not_be_entered_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inaccessible_run_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def locked(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -309,12 +309,12 @@ def test_zoo_models_are_files_of_the_zoo(tmp_path: Path, monkeypatch: pytest.Mon
         load("zoo:litle-vit")
 
 
-def test_path_with_an_at_sign_is_a_path(tmp_path: Path) -> None:
+def test_a_path_may_contain_an_at_sign(tmp_path: Path) -> None:
     save(small(seed=4), tmp_path / "run@night.safetensors")
     assert weights(load(tmp_path / "run@night.safetensors")) == weights(small(seed=4))
 
 
-def test_path_with_the_marks_of_heads_and_adapters_is_a_path(tmp_path: Path) -> None:
+def test_a_path_may_contain_marks_of_heads_and_adapters(tmp_path: Path) -> None:
     (tmp_path / "c++ x").mkdir()
     plain, marked = tmp_path / "c++ x" / "r 18.safetensors", tmp_path / "c++ x" / "w#rob"
     write_tensors(plain, small(seed=4).net.state_dict(), {})
@@ -324,23 +324,23 @@ def test_path_with_the_marks_of_heads_and_adapters_is_a_path(tmp_path: Path) -> 
         assert weights(again) == weights(small(seed=4))
 
 
-def test_what_save_is_told_is_in_the_file(tmp_path: Path) -> None:
+def test_saved_metadata_is_in_the_file(tmp_path: Path) -> None:
     save(small(), tmp_path / "m.safetensors", {"recipe": "none"})
     assert read_tensors(tmp_path / "m.safetensors")[1]["recipe"] == "none"
 
 
-def test_wrapped_strangers_cannot_be_saved(tmp_path: Path) -> None:
+def test_wrapped_unknown_modules_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="save this one's state dict instead"):
         save(wrap(small().net, mean=(0.5,) * 3, std=(0.5,) * 3), tmp_path / "m.safetensors")
 
 
-def test_checkpoint_needs_no_pretraining(tmp_path: Path) -> None:
+def test_pretrained_is_refused_for_a_checkpoint(tmp_path: Path) -> None:
     save(small(), tmp_path / "m.safetensors")
     with pytest.raises(UsageError, match="is a checkpoint and has its weights"):
         load(tmp_path / "m.safetensors", pretrained=True)
 
 
-def test_files_that_do_not_say_what_they_are(tmp_path: Path) -> None:
+def test_files_without_a_description_need_an_architecture(tmp_path: Path) -> None:
     write_tensors(tmp_path / "bare.safetensors", small().net.state_dict(), {})
     torch.save({}, tmp_path / "bare.pth")
     for file in ("bare.safetensors", "bare.pth"):
@@ -378,7 +378,7 @@ def test_damaged_description_is_refused(tmp_path: Path, change: dict[str, object
         load(tmp_path / "m.safetensors")
 
 
-def test_description_survives_its_json() -> None:
+def test_the_description_survives_json() -> None:
     spec = ModelSpec("timm:test_vit", 5, 32, None, HALF, {"depth": 2, "drop_rate": 0.1, "qkv_bias": True})
     assert ModelSpec.from_json(spec.to_json()) == spec
     # as files of earlier versions spell it
@@ -392,7 +392,7 @@ def test_description_survives_its_json() -> None:
 # the hub
 
 
-def test_without_network_pretrained_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_network_pretrained_weights_give_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(*args: object, **kwargs: object) -> None:
         raise OSError("network is unreachable\nand a long story")
 
@@ -405,7 +405,7 @@ def test_without_network_pretrained_says_what_to_do(monkeypatch: pytest.MonkeyPa
     )
 
 
-def test_hub_weights_are_fitted_like_any_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_weights_are_resampled_like_others(monkeypatch: pytest.MonkeyPatch) -> None:
     create, published = timm.create_model, timm.create_model("test_vit").eval()
 
     def online(arch: str, *, pretrained: bool = False, **kwargs: object) -> torch.nn.Module:
@@ -418,7 +418,7 @@ def test_hub_weights_are_fitted_like_any_others(monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(small[key], value) == (not key.startswith(("head.", "pos_embed", "patch_embed.proj.weight")))
 
 
-def test_fingerprint_tells_values_and_names_apart() -> None:
+def test_the_fingerprint_distinguishes_values_and_names() -> None:
     one = {"a": torch.tensor([1.0, 2.0]), "b": torch.tensor([3])}
     assert weights_sha256(one) == weights_sha256(dict(reversed(one.items())))
     assert weights_sha256(one) != weights_sha256({**one, "a": torch.tensor([1.0, 2.0000002])})
@@ -444,7 +444,7 @@ def test_a_model_prints_in_a_few_lines() -> None:
     assert repr(wrap(nn.LazyLinear(10), mean=0.0, std=1.0)) == "Model(LazyLinear\n  0 parameters\n  no normalization)"
 
 
-def test_one_number_normalizes_all_channels() -> None:
+def test_one_value_normalizes_all_channels() -> None:
     net, x = nn.Flatten(), torch.rand(2, 3, 4, 4)
     half = wrap(net, mean=0.5, std=0.5)
     assert half.normalization == Normalization((0.5,) * 3, (0.5,) * 3)

@@ -24,14 +24,14 @@ def normalized(model: Model, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("family", ATTENTIVE)
-def test_wrapped_is_bare(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
+def test_wrapped_and_bare_networks_agree(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
     model = tiny(family, fused=fused)
     spec = model.spec
     assert spec is not None
-    asked = {"img_size": spec.image_size, "patch_size": spec.patch_size}
-    sizes = {key: asked[key] for key in {"xcit": (), "levit": ("img_size",)}.get(family, asked)}
+    given = {"img_size": spec.image_size, "patch_size": spec.patch_size}
+    sizes = {key: given[key] for key in {"xcit": (), "levit": ("img_size",)}.get(family, given)}
     bare = timm.create_model(spec.name.removeprefix("timm:"), num_classes=5, **sizes, **spec.options).double().eval()
-    if family == "xcit":  # timm cannot be told; one halving fewer makes 16 into 8
+    if family == "xcit":  # timm has no such setting; one halving fewer makes 16 into 8
         bare.patch_embed.proj[0][0].stride = (1, 1)
     for module in bare.modules():
         if hasattr(module, "fused_attn"):
@@ -43,7 +43,7 @@ def test_wrapped_is_bare(tiny: Tiny, x: Tensor, family: str, fused: bool) -> Non
 
 
 @pytest.mark.parametrize("name", ["resnet18", "resnetv2_50x1_bit"])
-def test_wrapped_convolutional_network_is_bare(x: Tensor, name: str) -> None:
+def test_wrapped_and_bare_convolutional_networks_agree(x: Tensor, name: str) -> None:
     model = load(f"timm:{name}", num_classes=5, image_size=32).double()
     bare = timm.create_model(name, num_classes=5).double().eval()
     bare.load_state_dict(model.net.state_dict())
@@ -63,7 +63,7 @@ def test_own_networks_take_raw_pixels(x: Tensor) -> None:
     assert torch.equal(gelu(x), bare(x))
 
 
-def test_wide_resnet_is_wrapped_like_any_network(x: Tensor) -> None:
+def test_wrapped_and_bare_wide_resnets_agree(x: Tensor) -> None:
     net = WideResNet(10, 1, 5).double().eval()
     model = wrap(net, mean=(0.5, 0.25, 0.0), std=(0.5, 0.25, 1.0))
     mean, std = (torch.tensor(v, dtype=x.dtype).view(1, 3, 1, 1) for v in ((0.5, 0.25, 0.0), (0.5, 0.25, 1.0)))
@@ -72,7 +72,7 @@ def test_wide_resnet_is_wrapped_like_any_network(x: Tensor) -> None:
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("family", ATTENTIVE)
-def test_taps_that_change_nothing_change_nothing(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
+def test_identity_edits_change_nothing(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
     model = tiny(family, fused=fused)
     taps, expected = model.taps, model(x)
     everything, nothing = torch.ones(1, 1, 1, 1, dtype=torch.bool), torch.zeros(1, 1, 1, 1)
@@ -100,13 +100,13 @@ def test_normalization_that_is_none_leaves_pixels_alone(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("mean", "std"), [((0.5,), (0.5, 0.5)), ((), ()), ((0.5,), (0.0,)), ((0.5,), (-1.0,))])
-def test_normalization_must_make_sense(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+def test_invalid_normalization_is_refused(mean: tuple[float, ...], std: tuple[float, ...]) -> None:
     with pytest.raises(UsageError, match="one mean and one positive std per channel"):
         Normalization(mean, std)
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 32, 32), (3, 32, 32), (2, 32, 32, 3), (2, 3, 32, 32, 1)])
-def test_model_names_the_shape_it_wants(tiny: Tiny, shape: tuple[int, ...]) -> None:
+def test_wrong_input_shapes_name_the_expected_one(tiny: Tiny, shape: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match=r"images of shape \[B, 3, H, W\], got") as error:
         tiny("vit")(torch.rand(shape).double())
     assert str(list(shape)) in str(error.value)
@@ -114,17 +114,17 @@ def test_model_names_the_shape_it_wants(tiny: Tiny, shape: tuple[int, ...]) -> N
 
 @pytest.mark.parametrize("family", ATTENTIVE)
 @pytest.mark.parametrize(("height", "width"), [(48, 48), (16, 32), (32, 16)])
-def test_patch_model_takes_its_own_size_only(tiny: Tiny, family: str, height: int, width: int) -> None:
+def test_patch_models_take_their_size_only(tiny: Tiny, family: str, height: int, width: int) -> None:
     with pytest.raises(UsageError, match=f"takes 32 x 32 images, got {height} x {width}"):
         tiny(family)(torch.rand(1, 3, height, width).double())
 
 
-def test_convolutional_model_takes_any_size(x: Tensor) -> None:
+def test_convolutional_models_take_any_size(x: Tensor) -> None:
     model = load("timm:resnet18", num_classes=5, image_size=32).double()
     assert model(x[..., :24, :]).shape == (2, 5)
 
 
-def test_wrapper_is_in_the_mode_of_its_network() -> None:
+def test_the_wrapper_has_the_mode_of_its_network() -> None:
     net = WideResNet(10, 1, 5)
     for mode in (True, False):
         assert Model(net.train(mode), RAW_PIXELS).training is mode

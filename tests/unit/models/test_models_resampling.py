@@ -40,12 +40,12 @@ def test_patches_of_xcit_tile_the_image(name: str, largest: int, patch: int) -> 
 
 
 @pytest.mark.parametrize("patch", [3, 32, 5, 17])
-def test_patches_xcit_cannot_have_are_refused(patch: int) -> None:
+def test_unsupported_patch_sizes_of_xcit_are_refused(patch: int) -> None:
     with pytest.raises(UsageError, match=rf"patches of 16, 8, 4, 2, 1, got patch_size={patch}\."):
         load("timm:xcit_nano_12_p16_224", image_size=96, patch_size=patch, options={"depth": 1})
 
 
-def test_patches_of_xcit_leave_every_weight_alone(tmp_path: Path) -> None:
+def test_patch_size_of_xcit_changes_no_weight(tmp_path: Path) -> None:
     old = load("timm:xcit_nano_12_p16_224", num_classes=5, options={"depth": 1, "embed_dim": 48}, seed=1)
     save(old, tmp_path / "old.safetensors")
     new = load(tmp_path / "old.safetensors", image_size=32, patch_size=2)
@@ -57,7 +57,7 @@ def test_patches_of_xcit_leave_every_weight_alone(tmp_path: Path) -> None:
     assert torch.equal(load(tmp_path / "new.safetensors")(x), new(x))
 
 
-def test_xcit_at_patch_4_is_the_published_surgery() -> None:
+def test_xcit_at_patch_4_matches_the_published_adaptation() -> None:
     """Strides 1, 1, 2, 2 in the stem, as the authors of the CIFAR fine-tunes describe it."""
     model = load("timm:xcit_nano_12_p16_224", image_size=32, patch_size=4, options={"depth": 1})
     stem = [m for m in model.net.get_submodule("patch_embed").modules() if isinstance(m, torch.nn.Conv2d)]
@@ -88,7 +88,7 @@ def test_positions_are_interpolated_on_the_grid(tmp_path: Path) -> None:
         grid[..., 0], grid[..., 1], grid[..., 2] = ramp[:, None], ramp, 3.0  # rows, columns, a constant
     save(old, tmp_path / "old.safetensors")
     new = load(tmp_path / "old.safetensors", image_size=128).net.get_parameter(POSITIONS)[0, 1:].unflatten(0, (16, 16))
-    at = (torch.arange(16) + 0.5) / 2 - 0.5  # where the new tokens lie among the old
+    at = (torch.arange(16) + 0.5) / 2 - 0.5  # the positions of the new tokens among the old
     expected = -1 + 2 * at / 7
     inner = slice(4, 12)
     torch.testing.assert_close(new[inner, inner, 0], expected[inner, None].expand(8, 8), atol=1e-5, rtol=0)
@@ -101,20 +101,20 @@ def enlarged(patches: Tensor, size: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("old", "new"), [(16, 4), (16, 2), (16, 8), (16, 14), (16, 1), (4, 16), (8, 32), (14, 16)])
-def test_kernel_answers_resized_patches_alike(old: int, new: int) -> None:
+def test_resampled_kernels_give_equal_outputs_on_resized_patches(old: int, new: int) -> None:
     rng = torch.Generator().manual_seed(0)
     kernel = torch.randn(6, 3, old, old, generator=rng)
     fitted = fit_kernel(kernel, torch.Size((new, new)))
     assert fitted.shape == (6, 3, new, new)
     small = torch.rand(5, 3, min(old, new), min(old, new), generator=rng)
     large = enlarged(small, max(old, new))
-    answers = {
+    outputs = {
         size: F.conv2d(small if size == small.shape[-1] else large, k) for size, k in ((old, kernel), (new, fitted))
     }
-    torch.testing.assert_close(answers[new], answers[old], rtol=1e-3, atol=1e-3 * answers[old].abs().max().item())
+    torch.testing.assert_close(outputs[new], outputs[old], rtol=1e-3, atol=1e-3 * outputs[old].abs().max().item())
 
 
-def test_shrinking_undoes_growing() -> None:
+def test_downsampling_inverts_upsampling() -> None:
     kernel = torch.randn(6, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     there = fit_kernel(kernel, torch.Size((16, 16)))
     torch.testing.assert_close(fit_kernel(there, torch.Size((4, 4))), kernel, rtol=1e-3, atol=1e-4)
@@ -130,16 +130,16 @@ def test_constant_image_gets_the_same_embedding(tmp_path: Path, family: str, pat
     save(old, tmp_path / "old.safetensors")
     new = load(tmp_path / "old.safetensors", image_size=32, patch_size=patch)
     color = torch.tensor([0.9, 0.4, 0.1]).view(1, 3, 1, 1)
-    answers = [
+    outputs = [
         model.net.get_submodule("patch_embed.proj")(color.expand(1, 3, size, size))[0, :, 0, 0]
         for model, size in ((old, 224), (new, 32))
     ]
-    assert (answers[0] - answers[1]).norm() < 1e-3 * answers[0].norm()
+    assert (outputs[0] - outputs[1]).norm() < 1e-3 * outputs[0].norm()
 
 
 @pytest.mark.parametrize("family", ["timm:test_vit", "timm:deit_tiny_patch16_224", "timm:cait_xxs24_224"])
 @pytest.mark.parametrize(("size", "patch"), [(30, 4), (32, 5), (32, 64)])
-def test_patches_that_do_not_tile_are_refused(family: str, size: int, patch: int) -> None:
+def test_patch_sizes_that_do_not_divide_are_refused(family: str, size: int, patch: int) -> None:
     with pytest.raises(
         UsageError, match=f"patches of {patch} does not tile {size} x {size} pixels.*multiple of the patch"
     ):
@@ -147,7 +147,7 @@ def test_patches_that_do_not_tile_are_refused(family: str, size: int, patch: int
 
 
 @pytest.mark.parametrize("name", ["timm:xcit_nano_12_p16_224", "timm:swin_tiny_patch4_window7_224"])
-def test_images_that_do_not_tile_are_refused(name: str) -> None:
+def test_image_sizes_that_do_not_divide_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="does not tile 30 x 30 pixels"):
         load(name, image_size=30, patch_size=4)
 

@@ -1,4 +1,4 @@
-"""What SECURITY.md says of models: a file can neither run code, nor open the network, nor ask for the whole memory."""
+"""Models as SECURITY.md describes them: a file can neither run code, nor open connections, nor exhaust the memory."""
 
 import json
 import os
@@ -50,17 +50,17 @@ class Canary:
 @pytest.fixture(autouse=True)
 def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing here may look for a host or open a connection."""
-    asked = []
+    calls = []
 
     def refuse(*args: object, **kwargs: object) -> None:
-        asked.append(args)
-        raise OSError("the network was asked for")
+        calls.append(args)
+        raise OSError("the network was used")
 
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     yield
-    assert not asked
+    assert not calls
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def small(seed: int = 0) -> Model:
 
 
 def with_header(path: Path, change: Mapping[str, object], **adapters: str) -> Path:
-    """A checkpoint of ours whose header says something else."""
+    """A Vitadel checkpoint with a changed header."""
     model = small()
     assert model.spec is not None
     text = json.dumps({**json.loads(model.spec.to_json()), **change})
@@ -84,7 +84,7 @@ def with_header(path: Path, change: Mapping[str, object], **adapters: str) -> Pa
     return path
 
 
-def test_the_canary_is_alive(canary: Path) -> None:
+def test_the_payload_of_these_tests_would_run(canary: Path) -> None:
     torch.load(canary, weights_only=False)
     assert (canary.parent / "executed").exists()
 
@@ -92,7 +92,7 @@ def test_the_canary_is_alive(canary: Path) -> None:
 # options
 
 
-HOSTILE = {
+MALICIOUS = {
     "checkpoint_path": "CANARY",
     "pretrained": True,
     "pretrained_cfg": {"file": "CANARY"},
@@ -116,23 +116,23 @@ def placed(value: object, canary: Path) -> object:
     return json.loads(json.dumps(value).replace("CANARY", str(canary)))
 
 
-@pytest.mark.parametrize("option", HOSTILE)
+@pytest.mark.parametrize("option", MALICIOUS)
 def test_a_header_sets_only_what_describes_an_architecture(tmp_path: Path, canary: Path, option: str) -> None:
-    options = {**SMALL, option: placed(HOSTILE[option], canary)}
+    options = {**SMALL, option: placed(MALICIOUS[option], canary)}
     path = with_header(tmp_path / "m.safetensors", {"options": options})
     with pytest.raises(UsageError, match=f"unknown option of timm:test_vit '{option}'"):
         load(path)
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize("option", HOSTILE)
-def test_neither_do_callers_nor_settings(tmp_path: Path, canary: Path, option: str) -> None:
-    value = placed(HOSTILE[option], canary)
+@pytest.mark.parametrize("option", MALICIOUS)
+def test_callers_and_settings_are_restricted_too(tmp_path: Path, canary: Path, option: str) -> None:
+    value = placed(MALICIOUS[option], canary)
     with pytest.raises(UsageError, match=f"unknown option of timm:test_vit '{option}'"):
         load("timm:test_vit", options={option: value})  # type: ignore[dict-item]
     text = value if isinstance(value, str) else json.dumps(value)
     recipe = RECIPES["digits-standard"]()
-    refused = f"unknown option of timm:test_vit '{option}'|model.options.{option} wants a number, true, false or a word"
+    refused = f"unknown option of timm:test_vit '{option}'|model.options.{option} needs a number, true, false or a word"
     with pytest.raises(UsageError, match=refused):
         train_recipe(override(recipe, [f"model.options.{option}={text}"]), tmp_path / "run", data_spec="digits[:64]")
     assert not (tmp_path / "executed").exists()
@@ -140,19 +140,19 @@ def test_neither_do_callers_nor_settings(tmp_path: Path, canary: Path, option: s
 
 
 def test_every_network_is_built_without_published_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    create, asked = timm.create_model, []
+    create, calls = timm.create_model, []
 
-    def noted(name: str, **options: object) -> nn.Module:
-        asked.append(options["pretrained"])
+    def recorded(name: str, **options: object) -> nn.Module:
+        calls.append(options["pretrained"])
         return create(name, **options)
 
-    monkeypatch.setattr(timm, "create_model", noted)
+    monkeypatch.setattr(timm, "create_model", recorded)
     small()
     with torch.device("meta"):
         load("vitadel:resnet50_gelu")
         load("timm:beit_base_patch16_224")
-    assert len(asked) >= 3
-    assert not any(asked)
+    assert len(calls) >= 3
+    assert not any(calls)
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_values_of_options_are_plain_and_bounded(tmp_path: Path, options: dict[s
         (VisionTransformer, "class_token", (True, False)),
     ],
 )
-def test_the_ends_of_what_an_option_may_be(
+def test_options_at_their_bounds_are_accepted(
     architecture: type[nn.Module], option: str, ends: tuple[Option, ...]
 ) -> None:
     for value in ends:
@@ -279,15 +279,17 @@ def test_names_of_other_sources_are_refused(tmp_path: Path, name: str) -> None:
 )
 def test_sizes_and_numbers_in_a_header_are_bounded(tmp_path: Path, change: dict[str, object], message: str) -> None:
     path = with_header(tmp_path / "m.safetensors", change)
-    with pytest.raises(UsageError, match=f"the model description in the file is damaged .*{message}|{message}") as told:
+    with pytest.raises(
+        UsageError, match=f"the model description in the file is damaged .*{message}|{message}"
+    ) as raised:
         load(path)
-    assert len(str(told.value)) < 400
+    assert len(str(raised.value)) < 400
 
 
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"name":' * 100_000, '{"num_classes": ' + "9" * 5_000 + "}", "null", "[]", "7", '"text"']
 )
-def test_a_header_that_is_no_description_is_one_line(tmp_path: Path, text: str) -> None:
+def test_invalid_headers_are_a_one_line_error(tmp_path: Path, text: str) -> None:
     write(tmp_path / "m.safetensors", small().net.state_dict(), {SPEC_KEY: text})
     with pytest.raises(UsageError, match="the model description in the file is damaged") as refused:
         load(tmp_path / "m.safetensors")
@@ -303,7 +305,7 @@ def test_a_header_that_is_no_description_is_one_line(tmp_path: Path, text: str) 
         ({"num_classes": 2.5}, "num_classes must be a whole number from 1 to 65536, got 2.5"),
     ],
 )
-def test_sizes_a_caller_asks_for_are_bounded_too(sizes: dict[str, int], message: str) -> None:
+def test_sizes_given_by_callers_are_bounded_too(sizes: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         load("timm:test_vit", **sizes)  # type: ignore[arg-type]
 
@@ -311,7 +313,7 @@ def test_sizes_a_caller_asks_for_are_bounded_too(sizes: dict[str, int], message:
 # memory
 
 
-def test_a_network_beyond_the_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_larger_than_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = default_spec("timm:vit_tiny_patch16_224", {}, 10)
     bytes_of = sum(4 * weights.numel() for weights in build_on_meta(spec).parameters())
     monkeypatch.setattr(build, "_memory", lambda: float(bytes_of - 1))
@@ -324,7 +326,9 @@ def test_a_network_beyond_the_memory_is_refused_before_it_is_built(monkeypatch: 
         load("timm:test_vit", options={"depth": 100, "embed_dim": 2**16})
 
 
-def test_a_header_cannot_ask_for_more_than_the_files_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_header_cannot_describe_more_than_the_weights_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(loading, "build", lambda *args, **kwargs: pytest.fail("memory was spent"))
     for options in ({"depth": 40, "embed_dim": 1024}, {"depth": 1, "embed_dim": 64}):
         path = tmp_path / "m.safetensors"
@@ -338,7 +342,7 @@ def test_a_header_cannot_ask_for_more_than_the_files_weights(tmp_path: Path, mon
 # adapters
 
 
-def test_adapters_are_described_within_the_same_bounds(tmp_path: Path) -> None:
+def test_descriptions_of_adapters_are_bounded_too(tmp_path: Path) -> None:
     base = small()
     model = tora(base, Tuning(reduction=4))
     save_adapters(model, tmp_path / "good.safetensors")
@@ -361,7 +365,7 @@ def test_adapters_are_described_within_the_same_bounds(tmp_path: Path) -> None:
         add_adapters(base, tmp_path / "bad.safetensors")
 
 
-def test_adapters_for_no_classes_are_refused() -> None:
+def test_adapters_for_zero_classes_are_refused() -> None:
     for classes in (0, -1, 10**9):
         with pytest.raises(UsageError, match=f"num_classes must be a whole number from 1 to 65536, got {classes}"):
             tora(small(), num_classes=classes)
@@ -371,7 +375,7 @@ def test_adapters_for_no_classes_are_refused() -> None:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_refused_pickle_names_what_it_asks_for_and_gives_no_advice(tmp_path: Path, zipped: bool) -> None:
+def test_a_refused_pickle_names_its_global_without_advice(tmp_path: Path, zipped: bool) -> None:
     content = {**small().net.state_dict(), "extra": Canary(tmp_path / "executed")}
     torch.save(content, tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
     with pytest.raises(UsageError) as refused:
@@ -383,13 +387,13 @@ def test_a_refused_pickle_names_what_it_asks_for_and_gives_no_advice(tmp_path: P
     assert not (tmp_path / "executed").exists()
 
 
-def test_an_archive_of_code_is_called_that(tmp_path: Path) -> None:
+def test_archives_of_code_are_named(tmp_path: Path) -> None:
     torch.jit.save(torch.jit.script(nn.Linear(2, 2)), tmp_path / "w.pth")
     with pytest.raises(UsageError, match=r"w\.pth is truncated or not a torch file \(it is a TorchScript archive\)"):
         load(f"timm:test_vit@{tmp_path / 'w.pth'}")
 
 
-def test_a_container_that_contains_itself_ends(tmp_path: Path) -> None:
+def test_recursive_containers_terminate(tmp_path: Path) -> None:
     content: dict[str, object] = {"epoch": 3}
     content["state_dict"] = content
     torch.save(content, tmp_path / "w.pth")
@@ -397,7 +401,7 @@ def test_a_container_that_contains_itself_ends(tmp_path: Path) -> None:
         load(f"timm:test_vit@{tmp_path / 'w.pth'}")
 
 
-def test_what_is_no_weight_is_passed_over(tmp_path: Path) -> None:
+def test_entries_that_are_not_weights_are_ignored(tmp_path: Path) -> None:
     model = small(seed=1)
     state = dict(model.net.state_dict())
     more: dict[object, object] = {7: torch.ones(2), "sparse": torch.eye(3).to_sparse()}
@@ -411,7 +415,7 @@ def test_what_is_no_weight_is_passed_over(tmp_path: Path) -> None:
         load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
 
 
-def test_files_that_have_no_end_are_not_read(tmp_path: Path) -> None:
+def test_endless_files_are_not_read(tmp_path: Path) -> None:
     for name in ("pipe.pth", "pipe.safetensors"):
         os.mkfifo(tmp_path / name)
         with pytest.raises(UsageError, match=f"{name}: it is a named pipe"):
@@ -421,7 +425,7 @@ def test_files_that_have_no_end_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(20)
-def test_many_names_take_no_time(tmp_path: Path) -> None:
+def test_many_names_are_fast(tmp_path: Path) -> None:
     """The prefixes of all names were once compared with all names."""
     many = {f"a{at}.b{at}.c{at}.d": torch.zeros(1) for at in range(6_000)}
     write(tmp_path / "w.safetensors", {**small().net.state_dict(), **many}, {})
@@ -444,7 +448,7 @@ def test_factors_of_attention_in_a_file_are_checked(tmp_path: Path, factors: tor
         load(tmp_path / "m.safetensors")
 
 
-def test_weights_without_values_are_not_written(tmp_path: Path) -> None:
+def test_weights_on_the_meta_device_are_not_written(tmp_path: Path) -> None:
     with torch.device("meta"):
         model = small()
     for use in (lambda: save(model, tmp_path / "m.safetensors"), lambda: weights_sha256(model.net.state_dict())):

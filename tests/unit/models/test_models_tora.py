@@ -1,4 +1,4 @@
-"""TORA: the published sizes, the frozen network at the start, gates that sum to one, and who learns what.
+"""TORA: the published sizes, the frozen network at the start, gates that sum to one, and which weights are trained.
 
 Shape letters: A adapters, B images, H heads, N tokens.
 """
@@ -51,7 +51,7 @@ def backbone(**options: object) -> VisionTransformer:
     torch.manual_seed(0)
     net = timm.create_model("vit_tiny_patch16_224", **settings).eval()
     assert isinstance(net, VisionTransformer)
-    for weight in net.parameters():  # timm starts its head and its class token at almost nothing
+    for weight in net.parameters():  # timm initializes its head and its class token near zero
         nn.init.normal_(weight, std=0.2)
     return net.double()
 
@@ -61,7 +61,7 @@ def x() -> Tensor:
     return torch.rand(3, 3, 16, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
-def stirred(net: AdaptedViT) -> AdaptedViT:
+def noisy_weights(net: AdaptedViT) -> AdaptedViT:
     rng = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for weight in net.parameters():
@@ -79,7 +79,7 @@ def stirred(net: AdaptedViT) -> AdaptedViT:
         (Tuning(), 111_194_424, 111.2),
     ],
 )
-def test_sizes_are_the_published_ones(tuning: Tuning, parameters: int, published: float) -> None:
+def test_parameter_counts_are_as_published(tuning: Tuning, parameters: int, published: float) -> None:
     net = AdaptedViT(timm.create_model("vit_base_patch16_224"), tuning, 1000)
     counted = sum(weight.numel() for weight in net.parameters())
     assert counted == parameters
@@ -90,15 +90,13 @@ def test_sizes_are_the_published_ones(tuning: Tuning, parameters: int, published
 @pytest.mark.parametrize(
     "options", [{}, {"pre_norm": True}, {"reg_tokens": 2}, {"no_embed_class": True}, {"fc_norm": True}], ids=str
 )
-def test_at_the_start_every_head_answers_as_the_frozen_network(
-    x: Tensor, tuning: Tuning, options: dict[str, object]
-) -> None:
+def test_initially_every_head_gives_the_frozen_logits(x: Tensor, tuning: Tuning, options: dict[str, object]) -> None:
     net = backbone(**options)
     adapted = make_adapted_vit(net, tuning, 5).double().eval()
-    answers = adapted.logits_by_head(x)
-    assert set(answers) == {*tuning.names, "kept"}
+    logits_of = adapted.logits_by_head(x)
+    assert set(logits_of) == {*tuning.names, "kept"}
     expected = net(x).detach()
-    for logits in answers.values():
+    for logits in logits_of.values():
         torch.testing.assert_close(logits.detach(), expected, rtol=0, atol=1e-13 * float(expected.abs().max()))
     joint = expected.log_softmax(1) if tuning.prediction == "probabilities" else expected
     torch.testing.assert_close(adapted(x).detach(), joint, rtol=0, atol=1e-13 * float(expected.abs().max()))
@@ -107,7 +105,7 @@ def test_at_the_start_every_head_answers_as_the_frozen_network(
     torch.testing.assert_close(single, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
 
 
-def test_a_layer_scale_starts_near_the_frozen_network_and_learns(x: Tensor) -> None:
+def test_layer_scale_starts_near_the_frozen_network_and_is_trained(x: Tensor) -> None:
     net = backbone()
     adapted = make_adapted_vit(net, Tuning(initialization="layer-scale"), 5).double()
     difference = (adapted(x) - net(x)).abs().max()
@@ -119,27 +117,27 @@ def test_a_layer_scale_starts_near_the_frozen_network_and_learns(x: Tensor) -> N
         assert grad.abs().max() > 0
 
 
-def test_by_the_formula_of_the_slides_nothing_of_the_image_reaches_the_heads(x: Tensor) -> None:
+def test_with_the_formula_of_the_slides_heads_ignore_the_image(x: Tensor) -> None:
     """An adapter processes each token alone, so its own token never sees another one."""
-    answers = stirred(make_adapted_vit(backbone(), Tuning(recursion="literal"), 5)).logits_by_head(x)
+    logits_of = noisy_weights(make_adapted_vit(backbone(), Tuning(recursion="literal"), 5)).logits_by_head(x)
     for head in ("acc", "rob"):
-        torch.testing.assert_close(answers[head], answers[head][:1].expand(3, -1), rtol=0, atol=0)
-    assert (answers["kept"][0] - answers["kept"][1]).abs().max() > 1e-3
+        torch.testing.assert_close(logits_of[head], logits_of[head][:1].expand(3, -1), rtol=0, atol=0)
+    assert (logits_of["kept"][0] - logits_of["kept"][1]).abs().max() > 1e-3
 
 
-def test_with_the_recursion_through_the_fusion_the_last_fusion_is_read(x: Tensor) -> None:
+def test_with_recursion_through_the_fusion_the_last_fusion_is_read(x: Tensor) -> None:
     for recursion, read in (("block", False), ("fusion", True)):
-        adapted = stirred(make_adapted_vit(backbone(), Tuning(recursion=recursion), 5))
+        adapted = noisy_weights(make_adapted_vit(backbone(), Tuning(recursion=recursion), 5))
         adapted(x).square().sum().backward()
         grad = adapted.fusions[-1].get_parameter("v.weight").grad
         assert (grad is not None and bool(grad.abs().max() > 0)) is read
 
 
-def test_the_recursion_is_the_sum_it_says(x: Tensor) -> None:
+def test_the_recursion_matches_its_sum(x: Tensor) -> None:
     """Tokens after the first block, from the parts it is made of."""
     z_BND, before_BND = torch.randn(2, 2, 17, 32, dtype=torch.float64)
     for recursion in ("block", "fusion", "literal"):
-        adapted = stirred(make_adapted_vit(backbone(), Tuning(recursion=recursion), 5))
+        adapted = noisy_weights(make_adapted_vit(backbone(), Tuning(recursion=recursion), 5))
         tokens = {name: token.expand(2, -1, -1) for name, token in adapted.tokens.items()}
         stream, next_tokens = adapted.fused[0](before_BND, z_BND, tokens)
         fused_B1D = (stream - z_BND)[:, :1]
@@ -154,7 +152,7 @@ def test_the_recursion_is_the_sum_it_says(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("tuning", ["tora", "single", "head"])
-def test_heads_of_a_distilled_network_start_as_the_mean_of_its_two(x: Tensor, tuning: str) -> None:
+def test_heads_of_a_distilled_network_start_as_the_mean_of_its_heads(x: Tensor, tuning: str) -> None:
     net = timm.create_model(
         "deit_tiny_distilled_patch16_224", img_size=16, patch_size=4, num_classes=5, depth=2
     ).double()
@@ -163,7 +161,7 @@ def test_heads_of_a_distilled_network_start_as_the_mean_of_its_two(x: Tensor, tu
         torch.testing.assert_close(logits, net.eval()(x), rtol=1e-9, atol=1e-9)
 
 
-def test_heads_with_other_classes_are_fresh_and_the_kept_one_stays(x: Tensor) -> None:
+def test_heads_for_other_classes_are_new_and_the_kept_head_stays(x: Tensor) -> None:
     adapted = make_adapted_vit(backbone(), Tuning(), 7).double().eval()
     logits = adapted.logits_by_head(x)
     assert {name: one.shape[1] for name, one in logits.items()} == {
@@ -173,7 +171,7 @@ def test_heads_with_other_classes_are_fresh_and_the_kept_one_stays(x: Tensor) ->
     }
 
 
-def test_a_frozen_model_s_answers_have_no_slope(x: Tensor) -> None:
+def test_logits_of_a_frozen_model_have_no_gradient(x: Tensor) -> None:
     adapted = make_adapted_vit(backbone(), Tuning(), 5).double()
     assert adapted(x).requires_grad
     assert not adapted.requires_grad_(False)(x).requires_grad
@@ -182,7 +180,7 @@ def test_a_frozen_model_s_answers_have_no_slope(x: Tensor) -> None:
 
 @pytest.mark.parametrize("tuning", WAYS[:4])
 def test_gates_sum_to_one(x: Tensor, tuning: Tuning) -> None:
-    adapted = stirred(make_adapted_vit(backbone(), tuning, 5))
+    adapted = noisy_weights(make_adapted_vit(backbone(), tuning, 5))
     seen: list[Tensor] = []
     for fusion in adapted.fusions:
         fusion.get_submodule("gates").register_forward_hook(lambda module, args, out: seen.append(out))
@@ -195,7 +193,7 @@ def test_gates_sum_to_one(x: Tensor, tuning: Tuning) -> None:
         assert gates.std() > 1e-3
 
 
-def by_hand(fusion: GatedFusion, z_ND: Tensor, found: tuple[Tensor, Tensor], normalization: str) -> Tensor:
+def by_hand(fusion: GatedFusion, z_ND: Tensor, result: tuple[Tensor, Tensor], normalization: str) -> Tensor:
     """One head, one query and one key after the other."""
     rows = []
     for q_D in fusion.q(z_ND):
@@ -204,9 +202,9 @@ def by_hand(fusion: GatedFusion, z_ND: Tensor, found: tuple[Tensor, Tensor], nor
             sums = torch.zeros(2, 8, dtype=torch.float64)
             of_each = torch.zeros(2, 1, dtype=torch.float64)
             for j in range(len(z_ND)):
-                scores = torch.stack([q_D[part] @ fusion.k(one)[j, part] / 8**0.5 for one in found])
+                scores = torch.stack([q_D[part] @ fusion.k(one)[j, part] / 8**0.5 for one in result])
                 weights = scores.softmax(0)[:, None]
-                sums = sums + weights * torch.stack([fusion.v(one)[j, part] for one in found])
+                sums = sums + weights * torch.stack([fusion.v(one)[j, part] for one in result])
                 of_each = of_each + weights
             n = len(z_ND)
             if normalization == "rows":
@@ -221,7 +219,7 @@ def by_hand(fusion: GatedFusion, z_ND: Tensor, found: tuple[Tensor, Tensor], nor
 
 
 @pytest.mark.parametrize("normalization", ["mean", "sqrt", "rows", "learned"])
-def test_fusion_is_the_formula(normalization: str) -> None:
+def test_fusion_matches_the_formula(normalization: str) -> None:
     torch.manual_seed(0)
     fusion = GatedFusion(32, 4, Tuning(normalization=normalization)).double()
     nn.init.normal_(fusion.v.weight)
@@ -232,7 +230,7 @@ def test_fusion_is_the_formula(normalization: str) -> None:
     torch.testing.assert_close(out[0], by_hand(fusion, z_ND, (a_ND, r_ND), normalization))
 
 
-def test_equal_adapters_make_the_gate_a_half_and_the_fusion_a_mean() -> None:
+def test_equal_adapters_give_gates_of_one_half_and_a_mean_fusion() -> None:
     torch.manual_seed(0)
     fusion = GatedFusion(32, 4, Tuning()).double()
     nn.init.normal_(fusion.v.weight)
@@ -241,24 +239,24 @@ def test_equal_adapters_make_the_gate_a_half_and_the_fusion_a_mean() -> None:
     torch.testing.assert_close(out, fusion.v(a_BND).mean(1, keepdim=True).expand_as(out))
 
 
-def test_the_joint_answer_is_the_mean_of_the_two(x: Tensor) -> None:
-    adapted = stirred(make_adapted_vit(backbone(), Tuning(), 5))
-    answers = adapted.logits_by_head(x)
-    assert not torch.allclose(answers["acc"], answers["rob"])
-    torch.testing.assert_close(adapted(x), (answers["acc"] + answers["rob"]) / 2)
+def test_joint_probabilities_are_the_mean_of_both_heads(x: Tensor) -> None:
+    adapted = noisy_weights(make_adapted_vit(backbone(), Tuning(), 5))
+    logits_of = adapted.logits_by_head(x)
+    assert not torch.allclose(logits_of["acc"], logits_of["rob"])
+    torch.testing.assert_close(adapted(x), (logits_of["acc"] + logits_of["rob"]) / 2)
     adapted.tuning = Tuning(prediction="probabilities")
-    mean = (answers["acc"].softmax(1) + answers["rob"].softmax(1)) / 2
+    mean = (logits_of["acc"].softmax(1) + logits_of["rob"].softmax(1)) / 2
     torch.testing.assert_close(adapted(x), mean.log())
     for name in ("acc", "rob", "kept"):
         adapted.tuning = Tuning(head=name)
-        assert torch.equal(adapted(x), answers[name])
+        assert torch.equal(adapted(x), logits_of[name])
 
 
 @pytest.mark.parametrize("tuning", [*WAYS, *OTHER_STARTS])
-def test_frozen_is_frozen(x: Tensor, tuning: Tuning) -> None:
+def test_frozen_parts_are_frozen(x: Tensor, tuning: Tuning) -> None:
     net = backbone()
     before = copy.deepcopy(net.state_dict())
-    adapted = stirred(make_adapted_vit(net, tuning, 5)).train()
+    adapted = noisy_weights(make_adapted_vit(net, tuning, 5)).train()
     assert not adapted.backbone.training
     optimizer = torch.optim.AdamW(adapted.parameters(), lr=0.1, weight_decay=0.5)
     for _ in range(2):
@@ -268,17 +266,17 @@ def test_frozen_is_frozen(x: Tensor, tuning: Tuning) -> None:
         assert all(torch.equal(value, before[key]) for key, value in state.items())
 
 
-def test_parts_name_every_weight_that_learns_once() -> None:
+def test_parts_name_every_trained_weight_once() -> None:
     adapted = make_adapted_vit(backbone(), Tuning(), 5)
     parts = [{id(one) for one in adapted.parts(name)} for name in ("acc", "rob", "fusion")]
     assert sum(map(len, parts)) == len(set().union(*parts))
     assert set().union(*parts) == {id(one) for one in adapted.parameters() if one.requires_grad}
 
 
-def test_the_image_reaches_both_heads_in_every_way(x: Tensor) -> None:
+def test_the_image_affects_both_heads_in_every_setting(x: Tensor) -> None:
     for tuning in [*WAYS, *OTHER_STARTS]:
-        answers = stirred(make_adapted_vit(backbone(), tuning, 5)).logits_by_head(x)
-        assert all((logits[0] - logits[1]).abs().max() > 1e-3 for logits in answers.values())
+        logits_of = noisy_weights(make_adapted_vit(backbone(), tuning, 5)).logits_by_head(x)
+        assert all((logits[0] - logits[1]).abs().max() > 1e-3 for logits in logits_of.values())
 
 
 @pytest.mark.parametrize(
@@ -288,7 +286,7 @@ def test_the_image_reaches_both_heads_in_every_way(x: Tensor) -> None:
         ({"global_pool": "avg"}, r"global_pool='avg'\). Choose a ViT with a class token"),
     ],
 )
-def test_networks_that_do_not_read_a_class_token_are_refused(options: dict[str, object], words: str) -> None:
+def test_networks_without_class_token_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make_adapted_vit(backbone(**options), Tuning(), 5)
 
@@ -317,7 +315,7 @@ def test_other_families_are_refused() -> None:
         ({"tuning": "single", "head": "rob"}, "unknown head 'rob'"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], words: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Tuning(**settings)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="leaves nothing of 32"):
@@ -331,9 +329,9 @@ def base() -> Model:
 
 
 @pytest.mark.parametrize("tuning", [*WAYS, *OTHER_STARTS])
-def test_saved_whole_and_loaded_it_answers_alike(base: Model, tuning: Tuning, x: Tensor, tmp_path: Path) -> None:
+def test_saving_and_loading_keeps_the_logits(base: Model, tuning: Tuning, x: Tensor, tmp_path: Path) -> None:
     model = tora(base, tuning, num_classes=7, seed=3)
-    stirred(model.net.double())  # type: ignore[arg-type]
+    noisy_weights(model.net.double())  # type: ignore[arg-type]
     save(model.float(), tmp_path / "whole.safetensors")
     loaded = load(tmp_path / "whole.safetensors")
     assert loaded.spec == model.spec
@@ -345,7 +343,7 @@ def test_saved_whole_and_loaded_it_answers_alike(base: Model, tuning: Tuning, x:
 
 def test_adapters_alone_are_a_small_file_for_one_network(base: Model, x: Tensor, tmp_path: Path) -> None:
     model = tora(base, Tuning(), seed=3)
-    stirred(model.net.double())  # type: ignore[arg-type]
+    noisy_weights(model.net.double())  # type: ignore[arg-type]
     model.float().eval()
     save(base, tmp_path / "base.safetensors")
     save_adapters(model, tmp_path / "added.safetensors")
@@ -369,7 +367,7 @@ def tora_base(seed: int) -> Model:
     return load("timm:vit_tiny_patch16_224", num_classes=5, image_size=16, patch_size=4, options=options, seed=seed)
 
 
-def test_heads_share_their_weights_and_have_specs_of_their_own(base: Model, x: Tensor) -> None:
+def test_heads_share_weights_and_have_their_own_specs(base: Model, x: Tensor) -> None:
     model = tora(base)
     views = {head: with_head(model, head) for head in ("acc", "rob", "kept", "joint")}
     assert len({view.spec.tuning.head for view in views.values() if view.spec and view.spec.tuning}) == 4

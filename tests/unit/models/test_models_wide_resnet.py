@@ -28,7 +28,7 @@ def by_arithmetic(depth: int, width: int, classes: int) -> int:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_parameters_are_as_published(name: str) -> None:
+def test_parameter_counts_are_as_published(name: str) -> None:
     depth, width, published = PUBLISHED[name]
     with torch.device("meta"):
         net = OWN_ARCHITECTURES[name].build(10)
@@ -99,7 +99,7 @@ def test_silu_is_an_option_that_files_keep_and_costs_no_weights(tmp_path: Path) 
         assert not torch.allclose(load("vitadel:wrn28_10", num_classes=3, seed=1)(x), named, atol=1e-3)
 
 
-def test_start_is_he_by_fan_out_and_the_seed_decides() -> None:
+def test_initialization_is_he_fan_out_by_the_seed() -> None:
     model = load("vitadel:wrn28_10", seed=1)
     weight = model.net.get_submodule("groups.1.2.conv1").get_parameter("weight")
     assert weight.std().item() == pytest.approx((2 / (9 * 320)) ** 0.5, rel=0.01)
@@ -107,7 +107,7 @@ def test_start_is_he_by_fan_out_and_the_seed_decides() -> None:
     assert model(torch.rand(1, 3, 32, 32)).shape == (1, 10)
 
 
-def test_gelu_takes_the_place_of_every_relu() -> None:
+def test_gelu_replaces_every_relu() -> None:
     kinds = [type(module).__name__ for module in load("vitadel:resnet50_gelu", num_classes=5).modules()]
     assert kinds.count("GELU") == 1 + 16 * 3
     assert not [kind for kind in kinds if "ReLU" in kind]
@@ -131,7 +131,7 @@ def test_only_a_unit_with_a_projection_changes_shape(name: str, units: int, fixe
     assert {layer.name for layer in layers if layer.changes_shape} == fixed
 
 
-def test_stages_stand_for_a_network_without_units_and_none_can_be_left_out() -> None:
+def test_units_are_counted_by_stage_and_none_can_be_skipped() -> None:
     net = timm.create_model("test_efficientnet")
     layers = family_of(net).layers(net)
     assert [layer.name for layer in layers] == [stage["module"] for stage in net.feature_info]

@@ -21,15 +21,15 @@ def test_the_zoo_stays_small() -> None:
 
 
 def test_the_zoo_is_installed_with_the_package() -> None:
-    told = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["vitadel"]
+    patterns = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["vitadel"]
     package = PROJECT / "src" / "vitadel"
-    installed = {file.name for pattern in told for file in package.glob(pattern)}
+    installed = {file.name for pattern in patterns for file in package.glob(pattern)}
     assert {file.name for file in (PROJECT / "zoo").glob("*.safetensors")} == {file.name for file in FILES}
     assert installed >= {file.name for file in FILES}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_a_zoo_model_is_what_its_card_says(file: Path) -> None:
+def test_zoo_models_match_their_cards(file: Path) -> None:
     model = models.load(f"zoo:{file.stem}")
     assert model.spec is not None
     size = model.spec.image_size

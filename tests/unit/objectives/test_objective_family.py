@@ -60,7 +60,7 @@ SOFT = torch.rand(8, 4, generator=torch.Generator().manual_seed(2)).softmax(1)
 
 
 def slow_trades(model: nn.Module, x: Tensor, start: Tensor, threat: Threat, steps: int, step: float) -> Tensor:
-    """The inner maximum as the original code has it: the clean answer is computed again at every step."""
+    """The inner maximum as the original code has it: the clean prediction is computed again at every step."""
     model.eval()
     x_adv = start
     for _ in range(steps):
@@ -78,13 +78,13 @@ def slow_trades(model: nn.Module, x: Tensor, start: Tensor, threat: Threat, step
 
 
 @pytest.mark.parametrize("threat", [Linf(0.1), L2(0.5)], ids=str)
-def test_trades_is_the_original_with_fewer_passes(
+def test_trades_matches_the_original_with_fewer_passes(
     model: Counting, batch: tuple[Tensor, Tensor], threat: Threat
 ) -> None:
     x, y = batch
     twin = copy.deepcopy(model)  # every pass in training mode moves the running statistics
     step = TRADES(PGD_10, threat, beta=3.0, smoothing=0.4)(model, x, y, seed=4)
-    # one pass for the clean answer, two per step, two for the loss and four for its gradient: 27
+    # one pass for the clean prediction, two per step, two for the loss and four for its gradient: 27
     assert (model.forwards, model.graded) == (1 + 10 + 2, 10)
     assert TRADES(PGD_10, threat).passes == 27
     start = threat.sample(x, RandomStreams.of(4, torch.arange(8)).fold(0))
@@ -93,17 +93,17 @@ def test_trades_is_the_original_with_fewer_passes(
     natural = F.cross_entropy(clean, y, label_smoothing=0.4)
     divergence = F.kl_div(F.log_softmax(adv, 1), F.softmax(clean, 1), reduction="batchmean")
     torch.testing.assert_close(step.loss, natural + 3 * divergence, rtol=1e-4, atol=1e-5)
-    # gradients flow through both answers
+    # gradients flow through both predictions
     ours = torch.autograd.grad(step.loss, model.second.weight)[0]
     theirs = torch.autograd.grad(natural + 3 * divergence, twin.second.weight)[0]
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
-def test_trades_may_start_from_a_little_noise(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
+def test_trades_can_start_from_small_noise(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     x, _ = batch
     attack = PGD(steps=1, step_size=1e-9, start_noise=0.001, keep_best=False)
-    found = TRADES(attack, Linf(0.1)).prepare(model, x, batch[1], seed=0).x_adv
-    moved = (found - x)[(x > 0.01) & (x < 0.99)]
+    result = TRADES(attack, Linf(0.1)).prepare(model, x, batch[1], seed=0).x_adv
+    moved = (result - x)[(x > 0.01) & (x < 0.99)]
     assert float(moved.std()) == pytest.approx(0.001, rel=0.15)
     with pytest.raises(UsageError, match="needs an attack with a random start"):
         TRADES(PGD(steps=2, random_start=False, keep_best=False), Linf(0.1))
@@ -111,7 +111,7 @@ def test_trades_may_start_from_a_little_noise(model: Counting, batch: tuple[Tens
         PGD(start_noise=0.0)
 
 
-def test_mart_by_hand(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
+def test_mart_matches_its_formula(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
     objective = MART(PGD_10, Linf(0.1), beta=5.0)
     examples = objective.prepare(model, x, y, seed=1)
@@ -119,8 +119,8 @@ def test_mart_by_hand(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     clean, adv = model(x).detach().double(), model(examples.x_adv).detach().double()
     expected = 0.0
     for p, q, label in zip(clean.softmax(1), adv.softmax(1), y, strict=True):
-        rival = max(float(q[k]) for k in range(4) if k != label)
-        boosted = -torch.log(q[label]) - torch.log(torch.tensor(1.0001 - rival))
+        runner_up = max(float(q[k]) for k in range(4) if k != label)
+        boosted = -torch.log(q[label]) - torch.log(torch.tensor(1.0001 - runner_up))
         divergence = sum(float(p[k]) * float(torch.log(p[k] / q[k])) for k in range(4))
         expected += float(boosted) + 5 * divergence * float(1 - p[label])
     assert float(step.loss.detach()) == pytest.approx(expected / 8, rel=1e-4)
@@ -132,7 +132,9 @@ def test_mart_by_hand(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     [Standard(0.1), Adversarial(FGSM(), Linf(0.1)), TRADES(PGD_10, Linf(0.1)), MART(PGD_10, Linf(0.1))],
     ids=lambda one: type(one).__name__,
 )
-def test_mixed_labels_work_with_all(model: Counting, batch: tuple[Tensor, Tensor], objective: Objective) -> None:
+def test_mixed_labels_work_with_every_objective(
+    model: Counting, batch: tuple[Tensor, Tensor], objective: Objective
+) -> None:
     x, y = batch
     hard = objective(copy.deepcopy(model), x, y, seed=0).loss
     same = objective(copy.deepcopy(model), x, F.one_hot(y, 4).float(), seed=0).loss
@@ -157,7 +159,7 @@ def grads_at(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> dict[str,
 @pytest.mark.parametrize(
     "inner", [Adversarial(PGD_10, Linf(0.1)), TRADES(PGD_10, Linf(0.1))], ids=lambda o: type(o).__name__
 )
-def test_awp_takes_the_gradient_at_the_worst_weights_nearby(
+def test_awp_uses_the_gradient_at_the_perturbed_weights(
     model: Counting, batch: tuple[Tensor, Tensor], inner: AdversarialObjective
 ) -> None:
     x, y = batch
@@ -185,7 +187,7 @@ def test_awp_takes_the_gradient_at_the_worst_weights_nearby(
     assert model.norm.num_batches_tracked == moved.norm.num_batches_tracked
 
 
-def test_awp_attacks_once_and_starts_when_told(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
+def test_awp_attacks_once_and_starts_at_its_epoch(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     objective = AWP(Adversarial(PGD_10, Linf(0.1)), start=3)
     objective(model, *batch, seed=0).undo()
     assert model.forwards == 10 + 2
@@ -196,7 +198,7 @@ def test_awp_attacks_once_and_starts_when_told(model: Counting, batch: tuple[Ten
         AWP(Standard(), gamma=0.0)
 
 
-def test_awp_is_seen_under_autocast(batch: tuple[Tensor, Tensor]) -> None:
+def test_awp_works_under_autocast(batch: tuple[Tensor, Tensor]) -> None:
     """Autocast keeps the weights it has rounded: without care the loss would be that of the old ones."""
     x, y = batch
     model = nn.Sequential(nn.Flatten(), nn.Linear(60, 4))
@@ -215,7 +217,7 @@ def test_awp_is_seen_under_autocast(batch: tuple[Tensor, Tensor]) -> None:
 # ------------------------------------------------------------------ schedules
 
 
-def test_the_thesis_warms_up_in_stairs_and_its_first_epoch_is_clean() -> None:
+def test_the_thesis_schedule_warms_up_in_steps_after_a_clean_epoch() -> None:
     objective = Adversarial(FGSM(step_size=6 / 255), Linf(4 / 255), eps_warmup=10 / 110, warmup_unit=ScheduleUnit.EPOCH)
     steps_per_epoch = 7
     for epoch in range(12):
@@ -229,7 +231,7 @@ def test_the_thesis_warms_up_in_stairs_and_its_first_epoch_is_clean() -> None:
             assert now.attack == FGSM(step_size=6 / 255)
 
 
-def test_step_size_and_number_of_steps_grow_by_themselves() -> None:
+def test_step_size_and_number_of_steps_have_their_own_schedules() -> None:
     attack = PGD(steps=6, step_size=0.06, keep_best=False)
     objective = Adversarial(attack, Linf(0.1), eps_warmup=0.2, step_warmup=0.5, steps_warmup=1.0)
     now = objective.at(TrainingTime(2.5, 10))
@@ -244,7 +246,7 @@ def test_step_size_and_number_of_steps_grow_by_themselves() -> None:
     assert objective.at(TrainingTime(1, 10)).threat.eps == pytest.approx(0.05)
 
 
-def test_an_attack_of_none_leaves_the_images_alone(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
+def test_without_attack_the_images_are_unchanged(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
     for objective in (Adversarial(None, Linf(0.1)), TRADES(None, Linf(0.1)), MART(None, Linf(0.1))):
         assert objective.prepare(model, x, y, seed=0).x_adv is x
@@ -259,7 +261,7 @@ def test_an_attack_of_none_leaves_the_images_alone(model: Counting, batch: tuple
         ({"smoothing": 1.0}, r"Adversarial.smoothing must lie in \[0, 1\)"),
     ],
 )
-def test_mistakes_are_named(values: dict[str, float], message: str) -> None:
+def test_invalid_settings_are_named(values: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Adversarial(PGD(steps=1), Linf(0.1), **values)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="TRADES.beta must not be negative"):
@@ -269,9 +271,7 @@ def test_mistakes_are_named(values: dict[str, float], message: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [Adversarial, TRADES, MART])
-def test_a_loss_that_can_be_recorded_is_the_same_at_every_moment(
-    model: Counting, kind: type[AdversarialObjective]
-) -> None:
+def test_capturable_losses_are_the_same_at_every_step(model: Counting, kind: type[AdversarialObjective]) -> None:
     objective = kind(PGD(steps=4, step_size=0.02), Linf(0.1), eps_warmup=0.5, step_warmup=0.5, steps_warmup=0.5)
     assert objective.capturable
     x = torch.rand(6, 3, 4, 5)
@@ -283,6 +283,6 @@ def test_a_loss_that_can_be_recorded_is_the_same_at_every_moment(
         assert torch.equal(now.loss(model, examples).loss, wanted)
 
 
-def test_what_moves_weights_is_not_recorded() -> None:
+def test_objectives_that_change_weights_are_not_capturable() -> None:
     assert Standard().capturable
     assert not AWP(Standard(), gamma=0.1).capturable

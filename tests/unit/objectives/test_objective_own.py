@@ -1,4 +1,4 @@
-"""The objective that CONTRIBUTING.md writes: its closed form, and a training with it."""
+"""The objective of CONTRIBUTING.md: its closed form, and a training with it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +22,11 @@ def alp() -> type[AdversarialObjective]:
     (code,) = (block for block in CONTRIBUTING.read_text("utf-8").split("```") if "class ALP" in block)
     names: dict[str, Any] = {}
     exec(code.removeprefix("python"), names)  # noqa: S102
-    found: type[AdversarialObjective] = names["ALP"]
-    return found
+    result: type[AdversarialObjective] = names["ALP"]
+    return result
 
 
-def test_its_loss_is_the_sum_of_its_terms(alp: type[AdversarialObjective]) -> None:
+def test_the_loss_is_the_sum_of_its_terms(alp: type[AdversarialObjective]) -> None:
     torch.manual_seed(0)
     model, x, y = (
         torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 4)),

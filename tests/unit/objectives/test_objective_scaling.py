@@ -1,4 +1,4 @@
-"""AAS-AT: when factors are searched for, which are kept, who works with them."""
+"""AAS-AT: when factors are searched, which are kept, and which passes use them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -54,7 +54,7 @@ def epochs_of(objective: AttentionScaling, epochs: int, updates: int = 3) -> lis
     return [(one.epoch_index, one.update_in_epoch) for one in moments if objective.searches_at(one)]
 
 
-def test_epochs_of_scaling() -> None:
+def test_scaled_epochs() -> None:
     objective = AttentionScaling(ADVERSARIAL, period=10)
     assert [e for e, number in epochs_of(objective, 110) if number == 0] == [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
     assert len(epochs_of(objective, 110)) == 3 * 10
@@ -79,7 +79,7 @@ def test_a_period_longer_than_the_training_never_searches() -> None:
     assert epochs_of(only, 110) == [(109, 0)], "the rest of the last epoch trains"
 
 
-def test_only_the_first_batches_of_an_epoch_where_asked() -> None:
+def test_scaling_can_be_limited_to_the_first_batches() -> None:
     objective = AttentionScaling(ADVERSARIAL, period=2, batches=2)
     assert epochs_of(objective, 6) == [(2, 0), (2, 1), (4, 0), (4, 1)]
     assert len(epochs_of(replace(objective, batches=100), 6)) == 6
@@ -97,9 +97,7 @@ def test_only_the_first_batches_of_an_epoch_where_asked() -> None:
     ],
     ids=lambda inner: type(inner).__name__,
 )
-def test_with_factors_of_one_it_is_the_inner_objective(
-    batch: tuple[Tensor, Tensor], inner: Objective, scope: Scope
-) -> None:
+def test_factors_of_one_give_the_inner_objective(batch: tuple[Tensor, Tensor], inner: Objective, scope: Scope) -> None:
     plain, model = fresh(), fresh()
     objective = AttentionScaling(inner, scope=scope)
     objective.prepare_model(model)
@@ -118,9 +116,9 @@ def test_deployed_factors_are_in_attack_and_loss(batch: tuple[Tensor, Tensor], i
     objective.prepare_model(model)
     set_attention_scales(model, [0.1, 3.0])
     by_hand = fresh()
-    found = objective.at(TrainingTime(1.0, 30.0))(model, *batch, seed=3)
+    result = objective.at(TrainingTime(1.0, 30.0))(model, *batch, seed=3)
     with by_hand.taps.scale([0.1, 3.0]):
-        assert torch.equal(found.loss, inner(by_hand, *batch, seed=3).loss)
+        assert torch.equal(result.loss, inner(by_hand, *batch, seed=3).loss)
 
 
 def test_the_attacks_factors_are_in_the_attack_alone(batch: tuple[Tensor, Tensor]) -> None:
@@ -189,7 +187,7 @@ def test_a_batch_in_parts_gives_the_same_candidates(batch: tuple[Tensor, Tensor]
     assert torch.equal(whole.attention_scales, cut.attention_scales)
 
 
-def test_the_last_is_kept_where_asked(batch: tuple[Tensor, Tensor]) -> None:
+def test_the_last_factors_are_kept_on_request(batch: tuple[Tensor, Tensor]) -> None:
     model, x = fresh(), batch[0]
     objective = AttentionScaling(ADVERSARIAL, period=5, scaling=replace(ONE, keep="last"))
     objective.prepare_model(model)
@@ -272,7 +270,7 @@ def test_a_deployed_factor_of_the_logits_is_part_of_model_attack_and_loss(batch:
     assert torch.equal(found.loss, objective.inner(ByHand(), x, y, seed=3).loss)
 
 
-def test_a_search_leaves_no_trace_but_the_factors(batch: tuple[Tensor, Tensor]) -> None:
+def test_a_search_changes_only_the_factors(batch: tuple[Tensor, Tensor]) -> None:
     model = fresh()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     objective = AttentionScaling(ADVERSARIAL, period=5, scaling=ONE)
@@ -284,7 +282,7 @@ def test_a_search_leaves_no_trace_but_the_factors(batch: tuple[Tensor, Tensor]) 
     assert set(model.state_dict()) - set(before) == {"net.attention_scales", "net.scaling_record"}
 
 
-def test_costs() -> None:
+def test_declared_passes() -> None:
     """Three passes to measure and ten steps of two; PGD with ten steps costs as much, so every epoch costs the same."""
     ten = Adversarial(PGD(steps=10, step_size=0.01), Linf(0.1))
     assert ten.passes == 23
@@ -294,11 +292,11 @@ def test_costs() -> None:
     assert AttentionScaling(ADVERSARIAL, batches=3).passes == ADVERSARIAL.passes
 
 
-def test_the_search_costs_what_it_says(batch: tuple[Tensor, Tensor]) -> None:
+def test_the_search_makes_its_declared_passes(batch: tuple[Tensor, Tensor]) -> None:
     for scaling in (ONE, replace(Scaling(), batches=2, steps=3), Scaling.manual(0.1, 0.01)):
-        found = maximize_factors(fresh(), *batch, replace(scaling, batch_size=8))
-        told = AttentionScaling(ADVERSARIAL, scaling=scaling).at(TrainingTime(10.5, 30.0)).passes
-        assert (found.forwards + found.backwards) / 8 == told
+        result = maximize_factors(fresh(), *batch, replace(scaling, batch_size=8))
+        declared = AttentionScaling(ADVERSARIAL, scaling=scaling).at(TrainingTime(10.5, 30.0)).passes
+        assert (result.forwards + result.backwards) / 8 == declared
 
 
 @pytest.mark.parametrize(
@@ -310,12 +308,12 @@ def test_the_search_costs_what_it_says(batch: tuple[Tensor, Tensor]) -> None:
         ({"inner": AttentionScaling(ADVERSARIAL)}, "cannot hold another one"),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         AttentionScaling(**{"inner": ADVERSARIAL, **values})  # type: ignore[arg-type]
 
 
-def test_awp_goes_inside() -> None:
+def test_awp_can_be_the_inner_objective() -> None:
     with pytest.raises(UsageError, match=r"Write AttentionScaling\(AWP\(\.\.\.\)\)"):
         AWP(AttentionScaling(ADVERSARIAL))
 

@@ -1,4 +1,4 @@
-"""TORA's objective: whose turn it is, what learns in it, and the losses by hand."""
+"""TORA's objective: the order of its phases, the trained parts, and the losses in closed form."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def base(depth: int = 3) -> Model:
 
 
 def adapted(tuning: Tuning = TORA) -> Model:
-    """With weights that nobody left at zero, so that every part has a say."""
+    """With no weights at zero, so that every part has an effect."""
     model = tora(base(), tuning).train()
     rng = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -51,9 +51,9 @@ def moved(model: Model, objective: Objective, batch: tuple[Tensor, Tensor]) -> s
     step.loss.backward()
     step.undo()
     assert [weight.requires_grad for weight in model.parameters()] == flags
-    found = {name for name, weight in model.net.named_parameters() if weight.grad is not None}
+    result = {name for name, weight in model.net.named_parameters() if weight.grad is not None}
     model.zero_grad()
-    return found
+    return result
 
 
 def names(model: Model, *parts: str) -> set[str]:
@@ -66,7 +66,7 @@ LEARNING_FUSION = ("fusions.0.", "fusions.1.")
 
 
 @pytest.mark.parametrize("tuning", [TORA, FUSION], ids=["tora", "adapter fusion"])
-def test_exactly_the_named_parts_learn(tuning: Tuning, batch: tuple[Tensor, Tensor]) -> None:
+def test_exactly_the_named_parts_are_trained(tuning: Tuning, batch: tuple[Tensor, Tensor]) -> None:
     model = adapted(tuning)
     rob = names(model, "tokens.rob", "adapters.rob.", "heads.rob.", *LEARNING_FUSION)
     acc = names(model, "tokens.acc", "adapters.acc.", "heads.acc.", *LEARNING_FUSION)
@@ -77,7 +77,7 @@ def test_exactly_the_named_parts_learn(tuning: Tuning, batch: tuple[Tensor, Tens
     assert moved(model, update(heads, 0), batch) == rob
 
 
-def test_without_a_fusion_all_that_was_added_learns_in_phase_2(batch: tuple[Tensor, Tensor]) -> None:
+def test_without_a_fusion_phase_2_trains_all_added_parts(batch: tuple[Tensor, Tensor]) -> None:
     heads = adapted(HEAD)
     learned = [moved(heads, update(OBJECTIVE, number), batch) for number in (0, 1, 4, 5)]
     assert learned == [names(heads, part) for part in ("heads.rob.", "heads.acc.", "heads.", "heads.")]
@@ -97,14 +97,14 @@ def test_without_a_fusion_all_that_was_added_learns_in_phase_2(batch: tuple[Tens
         (0.3, 10, "rarjjjjjjj"),
     ],
 )
-def test_where_the_phases_meet(independent: float, updates: int, turns: str) -> None:
+def test_phases_change_at_their_update(independent: float, updates: int, turns: str) -> None:
     objective = replace(OBJECTIVE, independent=independent)
-    found = [update(objective, number, updates) for number in range(updates)]
-    letters = "".join("j" if isinstance(one, TORATraining) else str(getattr(one, "name"))[0] for one in found)  # noqa: B009
+    result = [update(objective, number, updates) for number in range(updates)]
+    letters = "".join("j" if isinstance(one, TORATraining) else str(getattr(one, "name"))[0] for one in result)  # noqa: B009
     assert letters == turns
 
 
-def test_turns_go_on_across_epochs_of_odd_length() -> None:
+def test_alternation_continues_across_epochs_of_odd_length() -> None:
     objective = replace(OBJECTIVE, independent=1.0)
     times = [TrainingTime((number + 1) / 3, 3, 3) for number in range(9)]
     assert "".join(getattr(objective.at(time), "name")[0] for time in times) == "rarararar"  # noqa: B009
@@ -124,7 +124,7 @@ def attacked(model: Model, head: str, x: Tensor, y: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("loss_of", list(Output))
 @pytest.mark.parametrize("attack_of", list(Output))
-def test_losses_by_hand(batch: tuple[Tensor, Tensor], attack_of: Output, loss_of: Output) -> None:
+def test_losses_match_their_formulas(batch: tuple[Tensor, Tensor], attack_of: Output, loss_of: Output) -> None:
     x, y = batch
     model = adapted()
     x_adv = attacked(model, "rob" if attack_of is Output.OWN else "joint", x, y)
@@ -158,7 +158,7 @@ def test_losses_by_hand(batch: tuple[Tensor, Tensor], attack_of: Output, loss_of
     [(0.0, Standard(smoothing=0.1)), (1.0, Adversarial(ATTACK, THREAT, smoothing=0.1))],
     ids=["clean", "adversarial"],
 )
-def test_at_the_ends_it_is_plain_training_of_an_output(
+def test_at_the_ends_of_lambda_it_trains_one_output(
     weight: float, plain: Objective, batch: tuple[Tensor, Tensor]
 ) -> None:
     model = adapted()
@@ -166,7 +166,7 @@ def test_at_the_ends_it_is_plain_training_of_an_output(
     handle = model.register_forward_hook(lambda module, args, out: passes.append(args[0].requires_grad))
     step = replace(OBJECTIVE, weight=weight)(model, *batch, seed=3)
     step.undo()
-    # the half that does not count costs nothing
+    # the half without weight costs nothing
     assert passes == ([False] if weight == 0 else [True, True, False])
     handle.remove()
     own = with_head(model, "acc" if weight == 0 else "rob")
@@ -191,18 +191,18 @@ def test_passes_are_counted(batch: tuple[Tensor, Tensor]) -> None:
     assert replace(OBJECTIVE, weight=0.0).passes == ((6 + 2) / 2 + 2) / 2
 
 
-def test_the_radius_grows_in_both_phases() -> None:
+def test_the_radius_is_warmed_up_in_both_phases() -> None:
     warmed = replace(OBJECTIVE, eps_warmup=1.0)
     radii = []
     for number in (0, 3, 5, 7):
         now = update(warmed, number)
-        whole = getattr(now, "whole", now)  # a turn of phase 1 knows what it is a part of
+        whole = getattr(now, "whole", now)  # a step of phase 1 refers to the whole objective
         assert isinstance(whole, TORATraining)
         radii.append(whole.threat.eps)
     assert radii == pytest.approx([0.1 / 8, 0.1 / 2, 0.1 * 6 / 8, 0.1])
 
 
-class Boom(Exception):
+class InjectedError(Exception):
     pass
 
 
@@ -211,19 +211,19 @@ def test_flags_and_head_are_restored_after_an_error(batch: tuple[Tensor, Tensor]
     flags = [weight.requires_grad for weight in model.parameters()]
 
     def fail(module: nn.Module, args: object) -> None:
-        raise Boom
+        raise InjectedError
 
     for number in (1, 6):
         now = update(OBJECTIVE, number)
         examples = now.prepare(model, *batch, seed=3)
-        with pytest.raises(Boom), model.net.get_submodule("fusions.1").register_forward_pre_hook(fail):
+        with pytest.raises(InjectedError), model.net.get_submodule("fusions.1").register_forward_pre_hook(fail):
             now.loss(model, examples)
         assert [weight.requires_grad for weight in model.parameters()] == flags
         assert isinstance(model.net, AdaptedViT)
         assert model.net.tuning == TORA
 
 
-def test_worst_weights_nearby_are_those_that_learn(batch: tuple[Tensor, Tensor]) -> None:
+def test_awp_perturbs_the_trained_weights_only(batch: tuple[Tensor, Tensor]) -> None:
     model = adapted()
     before = {name: weight.detach().clone() for name, weight in model.net.named_parameters()}
     flags = [weight.requires_grad for weight in model.parameters()]
@@ -249,12 +249,12 @@ def test_worst_weights_nearby_are_those_that_learn(batch: tuple[Tensor, Tensor])
         ({"smoothing": 1.0}, r"TORATraining.smoothing must lie in \[0, 1\)"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings: dict[str, float], words: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, float], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         TORATraining(ATTACK, THREAT, **settings)  # type: ignore[arg-type]
 
 
-def test_models_that_have_nothing_to_train_are_refused() -> None:
+def test_models_without_trainable_parts_are_refused() -> None:
     with pytest.raises(UsageError, match="this VisionTransformer has none. Set model.tuning.tuning=tora in the recipe"):
         OBJECTIVE.prepare_model(base())
     with pytest.raises(UsageError, match="this Linear has none"):

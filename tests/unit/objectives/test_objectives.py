@@ -1,4 +1,4 @@
-"""Objectives: the loss by hand, the cost by count, the model left as it was."""
+"""Objectives: closed forms of losses, exact costs, the model left unchanged."""
 
 import pytest
 import torch
@@ -45,17 +45,17 @@ def test_standard_is_smoothed_cross_entropy(model: Counting, batch: tuple[Tensor
     torch.testing.assert_close(step.loss, F.cross_entropy(model(x), y, label_smoothing=0.1))
 
 
-def test_adversarial_is_the_loss_on_what_the_attack_finds(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
+def test_adversarial_is_the_loss_on_adversarial_examples(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
     attack, threat = PGD(steps=3, step_size=0.05, keep_best=False), Linf(0.1)
     step = Adversarial(attack, threat, smoothing=0.2)(model, x, y, seed=5, index_B=torch.arange(10, 16))
-    found = attack.craft(model, x, Untargeted(y), threat, seed=5, index_B=torch.arange(10, 16))
-    torch.testing.assert_close(step.loss, F.cross_entropy(model(found), y, label_smoothing=0.2))
+    result = attack.craft(model, x, Untargeted(y), threat, seed=5, index_B=torch.arange(10, 16))
+    torch.testing.assert_close(step.loss, F.cross_entropy(model(result), y, label_smoothing=0.2))
     assert step.loss > F.cross_entropy(model(x), y, label_smoothing=0.2)
 
 
 @pytest.mark.parametrize(("attack", "passes"), [(FGSM(), 1), (PGD(steps=4, step_size=0.1, keep_best=False), 4)])
-def test_adversarial_makes_no_pass_too_many(
+def test_adversarial_makes_no_redundant_pass(
     model: Counting, batch: tuple[Tensor, Tensor], attack: FGSM | PGD, passes: int
 ) -> None:
     Adversarial(attack, L2(0.5))(model, *batch, seed=0)
@@ -64,14 +64,14 @@ def test_adversarial_makes_no_pass_too_many(
     assert model.modes == [False] * passes + [True]
 
 
-def test_weights_get_gradients_from_the_loss_alone(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
+def test_weight_gradients_come_from_the_loss_alone(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     step = Adversarial(PGD(steps=2, step_size=0.1, keep_best=False), Linf(0.1))(model, *batch, seed=0)
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
     step.loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_what_is_drawn_belongs_to_the_image(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
+def test_random_numbers_depend_on_the_image_index(model: Counting, batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
     objective = Adversarial(PGD(steps=1, step_size=0.01, keep_best=False), Linf(0.3))
     whole = objective.prepare(model, x, y, seed=3, index_B=torch.arange(6)).x_adv
@@ -81,7 +81,7 @@ def test_what_is_drawn_belongs_to_the_image(model: Counting, batch: tuple[Tensor
     assert (half - other).abs().max() > 1e-4
 
 
-def test_the_radius_grows_over_the_warm_up_and_then_stays() -> None:
+def test_the_radius_grows_during_the_warm_up_and_then_stays() -> None:
     objective = Adversarial(PGD(steps=1), Linf(0.2), eps_warmup=0.5)
     assert [objective.at(TrainingTime(epoch, 10)).threat.eps for epoch in (0.5, 2.5, 5, 10)] == pytest.approx(
         [0.02, 0.1, 0.2, 0.2]
@@ -96,21 +96,21 @@ def test_mixed_labels() -> None:
     torch.testing.assert_close(soft_targets(torch.tensor([1]), 4, 0.2), torch.tensor([[0.05, 0.85, 0.05, 0.05]]))
 
 
-def test_mistakes_are_named() -> None:
+def test_invalid_settings_are_named() -> None:
     with pytest.raises(UsageError, match=r"Standard.smoothing must lie in \[0, 1\), got 1"):
         Standard(smoothing=1.0)
     with pytest.raises(UsageError, match="Adversarial.eps_warmup must lie in"):
         Adversarial(PGD(steps=1), Linf(0.1), eps_warmup=2)
 
 
-def test_a_forward_pass_and_its_way_back_to_the_weights_cost_three() -> None:
+def test_a_forward_and_backward_pass_cost_three() -> None:
     assert Standard().passes == Standard().loss_passes == 3
     threat = Linf(0.1)
     assert Adversarial(FGSM(), threat).passes == 2 + 3
     assert Adversarial(PGD(steps=4, step_size=0.1, keep_best=False), threat).passes == 4 * 2 + 3
 
 
-def test_a_quantity_grows_evenly_or_in_stairs_and_then_stays() -> None:
+def test_a_warmed_up_value_grows_linearly_or_in_steps() -> None:
     moments = [TrainingTime(epoch / 2, 8, updates=2) for epoch in range(1, 17)]
     evenly = [now.warmup(0.5, ScheduleUnit.STEP) for now in moments]
     assert evenly == [1 / 8, 2 / 8, 3 / 8, 4 / 8, 5 / 8, 6 / 8, 7 / 8, *[1.0] * 9]

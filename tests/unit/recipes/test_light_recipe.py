@@ -27,16 +27,16 @@ def rate(name: str, epoch: int, *settings: str) -> float:
 @pytest.mark.parametrize(
     ("epoch", "expected"), [(0, 1e-6), (1, 5.09e-5), (9, 4.501e-4), (10, 4.880e-4), (50, 2.55e-4), (105, 1e-5)]
 )
-def test_the_authors_learning_rate(epoch: int, expected: float) -> None:
+def test_the_learning_rate_of_the_authors(epoch: int, expected: float) -> None:
     assert rate("xcit-s12-imagenet", epoch) == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_authors_learning_rate_never_reaches_its_peak() -> None:
+def test_the_learning_rate_of_the_authors_never_reaches_its_peak() -> None:
     assert max(rate("xcit-s12-imagenet", epoch) for epoch in range(110)) == pytest.approx(4.880e-4, rel=1e-3)
 
 
 @pytest.mark.parametrize(("epoch", "expected"), [(0, 5e-6), (4, 4.01e-4), (99, 5.011e-5), (105, 5e-5)])
-def test_the_thesis_learning_rate(epoch: int, expected: float) -> None:
+def test_the_learning_rate_of_the_thesis(epoch: int, expected: float) -> None:
     assert rate("xcit-s12-imagenet-thesis", epoch) == pytest.approx(expected, rel=1e-3)
 
 
@@ -150,13 +150,13 @@ def test_erasing_is_said_to_come_from_the_configuration_alone() -> None:
 
 
 @pytest.mark.parametrize(("batch", "peak"), [(512, 5e-4), (8192, 8e-3), (16384, 16e-3)])
-def test_the_peak_follows_the_batch(batch: int, peak: float) -> None:
+def test_the_peak_learning_rate_scales_with_the_batch(batch: int, peak: float) -> None:
     plan = override(RECIPES["xcit-m12-imagenet"](), [f"plan.batch_size={batch}"]).plan
     assert plan.peak_lr == pytest.approx(peak)
 
 
 @pytest.mark.parametrize("name", _IMAGENET)
-def test_eps_grows_in_stairs_from_a_clean_epoch(name: str) -> None:
+def test_eps_grows_in_steps_after_a_clean_epoch(name: str) -> None:
     recipe = RECIPES[name]()
     objective = recipe.objective
     assert isinstance(objective, Adversarial)
@@ -233,7 +233,7 @@ def test_xcit_has_twelve_blocks_layer_scale_one_and_stochastic_depth(name: str) 
     assert choice.normalize is Normalize.NONE
 
 
-def test_the_temperature_of_attention_is_decayed() -> None:
+def test_attention_temperature_has_weight_decay() -> None:
     recipe = RECIPES["xcit-s12-imagenet"]()
     assert isinstance(recipe.plan.optimizer, AdamW)
     assert (recipe.plan.optimizer.weight_decay, recipe.plan.optimizer.decay) == (0.5, Decay.DIMENSIONS)
@@ -248,7 +248,7 @@ def test_the_temperature_of_attention_is_decayed() -> None:
     assert not decay["blocks.0.norm1.weight"]
 
 
-def test_fine_tuning_scales_its_rate_by_the_root_of_the_batch() -> None:
+def test_fine_tuning_scales_the_learning_rate_by_the_root_of_the_batch() -> None:
     assert RECIPES["xcit-s12-cifar10"]().plan.peak_lr == pytest.approx(2.83e-4, abs=5e-7)
     assert RECIPES["xcit-s12-cifar10-thesis"]().plan.peak_lr == 2e-4
     assert rate("xcit-s12-cifar10", 0) == 1e-6
@@ -269,7 +269,7 @@ def test_fine_tuning_at_full_size_has_no_warm_up_of_eps(name: str) -> None:
     assert sources_of(twin.name)["plan.cooldown_epochs"] == "paper: thesis 4.2.1; 20 epochs in all"
 
 
-def test_the_resnet_has_the_authors_rate_at_the_batch_it_implies() -> None:
+def test_the_resnet_has_the_learning_rate_of_the_authors() -> None:
     name = "resnet50-gelu-imagenet"
     assert isinstance(RECIPES[name]().plan.optimizer, SGD)
     assert override(RECIPES[name](), ["plan.batch_size=8192"]).plan.peak_lr == pytest.approx(3.2)

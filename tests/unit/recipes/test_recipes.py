@@ -30,7 +30,7 @@ _OWN = ("digits-standard", "digits-adversarial", "digits-pointer", "digits-aas",
 
 
 def architecture(recipe: Recipe) -> tuple[str, Mapping[str, Option]]:
-    """What the recipe's model is, apart from its weights: a run folder is named after the recipe that fills it."""
+    """The recipe's model, apart from its weights: a run folder is named after the recipe that fills it."""
     start = recipe.model.start
     if start.startswith("runs/"):
         return architecture(RECIPES[Path(start).name]())
@@ -60,17 +60,17 @@ def test_every_recipe_is_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_value_that_was_chosen_says_where_it_comes_from(name: str) -> None:
+def test_every_chosen_value_has_a_source(name: str) -> None:
     recipe = RECIPES[name]()
-    found = leaves(recipe)
-    assert {leaf.path for leaf in found} >= {"model.start", "data", "objective", "plan.epochs", "plan.optimizer.lr"}
-    chosen = [leaf for leaf in found if not leaf.by_default]
+    result = leaves(recipe)
+    assert {leaf.path for leaf in result} >= {"model.start", "data", "objective", "plan.epochs", "plan.optimizer.lr"}
+    chosen = [leaf for leaf in result if not leaf.by_default]
     assert not [leaf.path for leaf in chosen if leaf.source is None]
-    # which objective it is says nothing about the values inside
+    # the class of the objective is not a source for its values
     assert not [leaf.path for leaf in chosen if leaf.source_path == "objective" != leaf.path]
     assert not [path for path in recipe.sources if path != "*" and not _exists(recipe, path)]
     kinds = ("paper: ", "authors' code", "our choice")
-    assert not [said for said in recipe.sources.values() if not said.startswith(kinds)]
+    assert not [source for source in recipe.sources.values() if not source.startswith(kinds)]
     assert recipe.sources.get("*", "our choice") == "our choice", "what covers everything can only be our own"
 
 
@@ -86,14 +86,14 @@ def _exists(node: object, path: str) -> bool:
     return False
 
 
-def test_a_value_finds_its_own_source_before_that_of_its_part() -> None:
-    found = {leaf.path: leaf for leaf in leaves(RECIPES["vit-b2-cifar10"]())}
-    assert found["plan.optimizer.decay"].source == "authors' code: tensors called kernel"
-    assert found["plan.optimizer.betas"].source_path == "plan.optimizer"
-    assert found["plan.compile"].source is None
-    assert found["plan.compile"].by_default
-    assert [found[path].value for path in ("objective.threat.eps", "plan.augment.fill")] == ["8/255", "128/255"]
-    assert [found[path].value for path in ("objective", "plan.pil_augment", "plan.optimizer.betas")] == [
+def test_a_source_of_a_value_precedes_that_of_its_part() -> None:
+    result = {leaf.path: leaf for leaf in leaves(RECIPES["vit-b2-cifar10"]())}
+    assert result["plan.optimizer.decay"].source == "authors' code: tensors called kernel"
+    assert result["plan.optimizer.betas"].source_path == "plan.optimizer"
+    assert result["plan.compile"].source is None
+    assert result["plan.compile"].by_default
+    assert [result[path].value for path in ("objective.threat.eps", "plan.augment.fill")] == ["8/255", "128/255"]
+    assert [result[path].value for path in ("objective", "plan.pil_augment", "plan.optimizer.betas")] == [
         *("TRADES", "null"),
         "0.9,0.99",
     ]
@@ -108,7 +108,7 @@ def test_a_value_finds_its_own_source_before_that_of_its_part() -> None:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_nothing_is_expected_but_what_was_published_or_measured(name: str) -> None:
+def test_expected_results_are_published_or_measured(name: str) -> None:
     expect = RECIPES[name]().expect
     assert set(expect) <= {"published", "clean", "robust", "cost"}
     if "published" in expect:
@@ -116,14 +116,14 @@ def test_nothing_is_expected_but_what_was_published_or_measured(name: str) -> No
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in _OWN])
-def test_every_recipe_tells_its_source_its_differences_and_its_cost(name: str) -> None:
+def test_every_recipe_states_source_differences_and_cost(name: str) -> None:
     module = inspect.getmodule(RECIPES[name])
     assert module is not None
     assert all(f"\n{head}" in (module.__doc__ or "") for head in ("Source: ", "Differs: ", "Cost: "))
     assert "cost" in RECIPES[name]().expect or re.search("[Ee]stimate|H200", RECIPES[name].__doc__ or "")
 
 
-def test_the_page_of_recipes_lists_every_one() -> None:
+def test_the_recipes_page_lists_every_recipe() -> None:
     listed = re.findall(r"^\| `([a-z0-9-]+)` \|", (ROOT / "docs" / "recipes.md").read_text(), re.M)
     assert sorted(listed) == sorted(RECIPES)
 
@@ -152,7 +152,7 @@ def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shrunk(recipe: Recipe, generated: Path) -> Recipe:
-    """The same objective, optimizer, averaging and augmentation on a model and images that take no time."""
+    """The same objective, optimizer, averaging and augmentation on a tiny model and few images."""
     arch = architecture(recipe)[0].partition(":")[2]
     start, patch_size, options = next(small for key, small in _SMALL.items() if arch.startswith(key))
     if recipe.model.tuning is not None:  # what a fusion makes is for the next block
@@ -203,7 +203,7 @@ def test_every_recipe_makes_an_update(name: str, generated: Path, tmp_path: Path
     assert all(bool(weight.isfinite().all()) for weight in after.parameters())
 
 
-def test_a_fine_tune_starts_from_a_run_folder_with_smaller_patches(generated: Path, tmp_path: Path) -> None:
+def test_fine_tuning_starts_from_a_run_folder_with_smaller_patches(generated: Path, tmp_path: Path) -> None:
     first = shrunk(RECIPES["xcit-s12-imagenet-eps8"](), generated)
     robust = replace(first, model=replace(first.model, image_size=32, patch_size=16), preprocess="squash:32")
     train_recipe(robust, tmp_path / "robust", data_spec="digits[:8]")
@@ -220,7 +220,7 @@ def test_a_fine_tune_starts_from_a_run_folder_with_smaller_patches(generated: Pa
 
 
 @pytest.mark.parametrize("name", ["xcit-s12-cifar10", "xcit-s12-caltech101", "vit-s-imagenet-singh"])
-def test_a_start_that_is_missing_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_start_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     recipe = RECIPES[name]()
     file = recipe.model.start.rpartition("@")[2]
@@ -235,9 +235,7 @@ def test_a_start_that_is_missing_is_named(name: str, tmp_path: Path, monkeypatch
         (AWP(Standard()), True, "AWP moves whole weights, and plan.shard cuts them"),
     ],
 )
-def test_parts_that_do_not_go_together_take_no_folder(
-    objective: Objective, shard: bool, message: str, tmp_path: Path
-) -> None:
+def test_inconsistent_recipes_create_no_folder(objective: Objective, shard: bool, message: str, tmp_path: Path) -> None:
     recipe = RECIPES["digits-standard"]()
     recipe = replace(recipe, objective=objective, plan=replace(recipe.plan, shard=shard))
     with pytest.raises(UsageError, match=message):
@@ -245,10 +243,8 @@ def test_parts_that_do_not_go_together_take_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-def test_selection_uses_the_hold_out_unless_the_recipe_says_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from vitadel.recipes import train_recipe as room
+def test_selection_uses_the_hold_out_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vitadel.recipes import train_recipe
 
     seen: list[tuple[str, ...]] = []
 
@@ -261,31 +257,31 @@ def test_selection_uses_the_hold_out_unless_the_recipe_says_otherwise(
     assert digits.holdout is not None
     for name, split in (("holdout", digits.holdout), ("test", digits.test)):
         settings = ["plan.epochs=1", "plan.warmup_epochs=0", f"selection.split={name}", "selection.images=20"]
-        room(override(RECIPES["digits-standard"](), settings), tmp_path / name, data_spec="digits[:64]")
+        train_recipe(override(RECIPES["digits-standard"](), settings), tmp_path / name, data_spec="digits[:64]")
         assert seen.pop() == split.ids[:20]
     assert RECIPES["digits-standard"]().selection.split == "holdout"
 
 
-def test_clean_accuracy_can_have_a_share_in_the_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Robust accuracy peaks at the second check, half of each at the third; the alarm still compares robust ones."""
+def test_clean_accuracy_can_have_a_weight_in_the_selection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Robust accuracy peaks at the second check, half of each at the third; the flag still compares robust ones."""
     checks = [{"clean": 0.5, "robust": 0.4}, {"clean": 0.7, "robust": 0.5}, {"clean": 0.9, "robust": 0.42}]
-    found = {}
+    result = {}
     for share in (0.0, 0.5):
         left = iter(checks)
-        room = sys.modules["vitadel.recipes.runner"]
-        monkeypatch.setattr(room, "validation_scores", lambda *args, left=left, **values: next(left))
+        runner = sys.modules["vitadel.recipes.runner"]
+        monkeypatch.setattr(runner, "validation_scores", lambda *args, left=left, **values: next(left))
         settings = ["plan.epochs=3", "plan.warmup_epochs=0", "plan.check_every_epochs=1", "plan.batch_size=64"]
         recipe = override(RECIPES["digits-standard"](), [*settings, f"selection.clean_share={share}"])
         train_recipe(recipe, tmp_path / str(share), data_spec="digits[:64]")
-        found[share] = models.read_tensors(tmp_path / str(share) / "checkpoints" / "best.safetensors")[1]
+        result[share] = models.read_tensors(tmp_path / str(share) / "checkpoints" / "best.safetensors")[1]
         alarms = [json.loads(line) for line in (tmp_path / str(share) / "log.jsonl").read_text().splitlines()]
         codes = [(one["code"], one["evidence"]) for one in alarms if one["event"] == "alarm"]
         assert codes == [("robust-overfitting", {"best": 0.5, "robust": 0.42})]
-    assert "'robust': 0.5" in found[0.0]["vitadel.selected"]
-    assert "'robust': 0.42, 'score': 0.66" in found[0.5]["vitadel.selected"]
+    assert "'robust': 0.5" in result[0.0]["vitadel.selected"]
+    assert "'robust': 0.42, 'score': 0.66" in result[0.5]["vitadel.selected"]
 
 
-def test_one_value_changes_and_nothing_else() -> None:
+def test_an_override_changes_one_value() -> None:
     before = RECIPES["digits-adversarial"]()
     settings = ["plan.epochs=3", "objective.threat.eps=4/255", "plan.ema=0.99", "plan.precision=bf16", "seed=5"]
     after = override(before, settings)
@@ -297,14 +293,14 @@ def test_one_value_changes_and_nothing_else() -> None:
     assert before == RECIPES["digits-adversarial"]()
 
 
-def test_a_float_that_a_recipe_writes_as_a_whole_number_takes_a_fraction() -> None:
+def test_a_float_written_as_an_integer_accepts_a_fraction() -> None:
     before = RECIPES["cifar10-vit-tiny-short"]()
     assert type(before.plan.warmup_epochs) is int
     assert override(before, ["plan.warmup_epochs=0.5"]).plan.warmup_epochs == 0.5
 
 
-def test_a_value_is_of_the_kind_that_its_part_declares() -> None:
-    """Whatever stands there before, and also where nothing does."""
+def test_values_have_their_declared_type() -> None:
+    """Whatever the value is before, also if it is None."""
     recipe = override(
         RECIPES["xcit-s12-imagenet"](),
         ["model.patch_size=8", "plan.pil_augment.rand_augment=rand-m9", "plan.optimizer.exempt=*.temperature,*.bias"],
@@ -334,15 +330,15 @@ def test_every_value_can_be_set_as_it_is_printed(name: str) -> None:
         assert {one.path: one.value for one in leaves(again)}[leaf.path] == leaf.value
 
 
-def test_parts_that_are_numbered_are_set_by_their_number() -> None:
+def test_numbered_parts_are_set_by_number() -> None:
     recipe = override(RECIPES["xcit-s12-cifar10"](), ["plan.augment.steps.0.pad=2"])
     assert {one.path: one.value for one in leaves(recipe)}["plan.augment.steps.0.pad"] == "2"
-    for setting, told in (
+    for setting, message in (
         ("plan.augment.steps.9.pad=2", "there are 3 parts, called 0 to 2. Name one"),
         ("plan.augment.steps.0=PadCrop", "stands for a whole PadCrop"),
         ("plan.optimizer.exempt.0=head", "there are no parts"),
     ):
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(UsageError, match=message):
             override(recipe, [setting])
 
 
@@ -357,7 +353,7 @@ def test_names_of_earlier_versions_are_still_accepted() -> None:
     assert override(recipe, ["plan.batch=8", "plan.batch_size=16"]).plan.batch_size == 16
 
 
-def test_settings_are_applied_together_whatever_their_order() -> None:
+def test_settings_are_applied_together_in_any_order() -> None:
     # two warm-up epochs of two would be refused on the way
     for settings in (["plan.epochs=2", "plan.warmup_epochs=1"], ["plan.warmup_epochs=1", "plan.epochs=2"]):
         plan = override(RECIPES["digits-standard"](), settings).plan
@@ -379,7 +375,7 @@ def test_whole_parts_are_set_unset_and_refined() -> None:
         override(none, ["selection.attack.steps=3"])
 
 
-def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
+def test_a_default_warm_up_is_shortened_and_reported() -> None:
     messages: list[str] = []
     before = RECIPES["digits-standard"]()
 
@@ -399,7 +395,7 @@ def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
     [
         ("plan.epochs", "Write path=value, such as plan.epochs=3"),
         ("plan.epoch=3", "unknown setting of TrainingConfig 'epoch'. Did you mean 'epochs'"),
-        ("plan.epochs=three", "--set plan.epochs wants a whole number, got 'three'"),
+        ("plan.epochs=three", "--set plan.epochs needs a whole number, got 'three'"),
         ("plan.epochs.x=3", "there is nothing below a int"),
         ("epochs=3", "unknown setting of Recipe 'epochs'. Did you mean 'plan.epochs'?"),
         ("objective.threat=l2", "the threat 'l2' has no radius. Write for example l2:8/255"),
@@ -408,14 +404,14 @@ def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
         ("objective.threat.eps=8", "write 8/255, not 8"),
         ("selection.clean_share=2", r"Selection.clean_share must lie in \[0, 1\], got 2.0"),
         ("plan.precision=fp8", "unknown value of plan.precision 'fp8'"),
-        ("objective.attack.random_start=yes", "wants true or false, got 'yes'"),
-        ("plan.optimizer.betas=0.9", "wants 2 values with commas between, got '0.9'"),
-        ("seed=--5", "wants a whole number, got '--5'"),
+        ("objective.attack.random_start=yes", "needs true or false, got 'yes'"),
+        ("plan.optimizer.betas=0.9", "needs 2 values with commas between, got '0.9'"),
+        ("seed=--5", "needs a whole number, got '--5'"),
         ("plan.pil_augment=yes", "stands for a whole PILAugment"),
         ("objective.threat.eps=8/255/2", "--set objective.threat.eps is not a number: got '8/255/2'"),
         ("plan.epochs=-1", "TrainingConfig.epochs must be at least 1, got -1"),
         ("plan.batch_size=0", "TrainingConfig.batch_size must be at least 1, got 0"),
-        ("plan.epochs=\N{FULLWIDTH DIGIT THREE}", "--set plan.epochs wants a whole number"),
+        ("plan.epochs=\N{FULLWIDTH DIGIT THREE}", "--set plan.epochs needs a whole number"),
         ("plan.epochs=" + "9" * 5000, "--set plan.epochs is too large a number"),
         ("plan.num_workers=1000000000", r"TrainingConfig.num_workers must lie in \[0, 1024\], got 1000000000"),
         ("plan.optimizer.lr=-0.1", "AdamW.lr must be positive, got -0.1"),
@@ -425,14 +421,14 @@ def test_a_warm_up_that_nobody_set_is_shortened_and_that_is_reported() -> None:
         ("selection.split=tset", "unknown selection.split 'tset'. Did you mean 'test'"),
         ("model.image_size=100000", r"ModelChoice.image_size must lie in \[1, 4096\], got 100000"),
         ("model.options.depth=" + "9" * 5000, "--set model.options.depth is too large a number"),
-        ("model.options.drop=NaN", "--set model.options.drop wants a number, true, false or a word, got 'NaN'"),
-        ("model.options.drop=-Infinity", "wants a number, true, false or a word, got '-Infinity'"),
+        ("model.options.drop=NaN", "--set model.options.drop needs a number, true, false or a word, got 'NaN'"),
+        ("model.options.drop=-Infinity", "needs a number, true, false or a word, got '-Infinity'"),
         ("model.options.drop=1e999", "--set model.options.drop is too large a number: got '1e999'"),
-        ("model.options.drop=" + "[" * 100_000, "wants a number, true, false or a word, got '"),
-        ('model.options.drop={"a": 1}', "wants a number, true, false or a word, got "),
+        ("model.options.drop=" + "[" * 100_000, "needs a number, true, false or a word, got '"),
+        ('model.options.drop={"a": 1}', "needs a number, true, false or a word, got "),
     ],
     ids=short_repr,
 )
-def test_settings_that_cannot_be_are_refused(setting: str, message: str) -> None:
+def test_invalid_settings_are_refused(setting: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         override(RECIPES["digits-adversarial"](), [setting])

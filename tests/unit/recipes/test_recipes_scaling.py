@@ -20,12 +20,11 @@ from vitadel.objectives import (
     Scope,
     TrainingTime,
 )
-from vitadel.recipes import RECIPES, Recipe, leaves, override, train_recipe
-from vitadel.recipes import attention_scaling as room
+from vitadel.recipes import RECIPES, Recipe, attention_scaling, leaves, override, train_recipe
 from vitadel.train import SGD
 from vitadel.train.optim import Decay
 
-_PAPER = [name for name, make in RECIPES.items() if make.__module__ == room.__name__]
+_PAPER = [name for name, make in RECIPES.items() if make.__module__ == attention_scaling.__name__]
 _SCALED = [name for name in _PAPER if name.endswith("-aas")]
 
 
@@ -34,7 +33,7 @@ def base_of(name: str) -> Recipe:
     return RECIPES[plain if plain in _PAPER else f"{plain}-sgd"]()
 
 
-def hostile(objective: Objective) -> AdversarialObjective:
+def adversarial_of(objective: Objective) -> AdversarialObjective:
     while isinstance(objective, AttentionScaling | AWP):
         objective = objective.inner
     assert isinstance(objective, AdversarialObjective)
@@ -53,9 +52,9 @@ def test_pairs_differ_in_the_scaling_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", _PAPER)
-def test_what_the_paper_says_of_all(name: str) -> None:
+def test_settings_of_all_pairs_match_the_paper(name: str) -> None:
     recipe = RECIPES[name]()
-    attack, threat = hostile(recipe.objective).attack, hostile(recipe.objective).threat
+    attack, threat = adversarial_of(recipe.objective).attack, adversarial_of(recipe.objective).threat
     assert isinstance(attack, PGD)
     assert (attack.steps, threat.eps, attack.step_size) == (10, 8 / 255, 2 / 255)
     assert recipe.plan.epochs == (300 if name.startswith("xcit") else 110)
@@ -81,7 +80,7 @@ def test_what_the_paper_says_of_all(name: str) -> None:
 )
 def test_published_numbers(name: str, kind: type[AdversarialObjective], published: str) -> None:
     recipe = RECIPES[name]()
-    assert isinstance(hostile(recipe.objective), kind)
+    assert isinstance(adversarial_of(recipe.objective), kind)
     assert recipe.expect["published"].startswith(published)
 
 
@@ -123,24 +122,24 @@ def test_the_size_of_the_images_is_ours(name: str) -> None:
     assert sources["model.image_size"].startswith("our choice: ")
 
 
-def test_the_gains_are_those_that_the_prose_names() -> None:
-    """Section 6.2 says 3.47, 1.7, 2.38, 1.38 (of table 5: 1.28) and 1.29 points; 1.58 in section 6.1."""
-    gains = {}
+def test_differences_match_the_text_of_the_paper() -> None:
+    """Section 6.2 gives 3.47, 1.7, 2.38, 1.38 (of table 5: 1.28) and 1.29 points; 1.58 in section 6.1."""
+    differences = {}
     for name in _SCALED:
         numbers = [
             re.findall(r"([\d.]+)% robust", one.expect.get("published", "")) for one in (RECIPES[name](), base_of(name))
         ]
         if all(numbers):
-            gains[name] = round(float(numbers[0][0]) - float(numbers[1][0]), 2)
-    assert gains["vit-b-cifar10-at-aas"] == 3.47
-    assert gains["vit-b-cifar10-trades-awp-aas"] == 1.70
-    assert gains["vit-b-cifar100-trades-awp-aas"] == 2.38
-    assert gains["xcit-s12-cifar10-aas"] == 1.28
-    assert gains["xcit-s12-cifar100-aas"] == 1.29
-    assert gains["vit-b-imagenet100-trades-aas"] == 1.58
+            differences[name] = round(float(numbers[0][0]) - float(numbers[1][0]), 2)
+    assert differences["vit-b-cifar10-at-aas"] == 3.47
+    assert differences["vit-b-cifar10-trades-awp-aas"] == 1.70
+    assert differences["vit-b-cifar100-trades-awp-aas"] == 2.38
+    assert differences["xcit-s12-cifar10-aas"] == 1.28
+    assert differences["xcit-s12-cifar100-aas"] == 1.29
+    assert differences["vit-b-imagenet100-trades-aas"] == 1.58
 
 
-def test_there_are_ten_epochs_of_scaling_in_a_hundred_and_ten() -> None:
+def test_ten_of_110_epochs_are_scaled() -> None:
     objective = RECIPES["vit-b-cifar10-trades-awp-aas"]().objective
     assert isinstance(objective, AttentionScaling)
     assert [e for e in range(110) if objective.searches_at(TrainingTime(e + 0.5, 110.0))] == list(range(10, 101, 10))
@@ -152,13 +151,13 @@ def test_there_are_ten_epochs_of_scaling_in_a_hundred_and_ten() -> None:
 def passes(recipe: Recipe, updates: int) -> float:
     """What the whole recipe costs, in passes of a batch."""
     epochs = recipe.plan.total_epochs
-    moments = (TrainingTime((step + 1) / updates, epochs, updates) for step in range(epochs * updates))
+    times = (TrainingTime((step + 1) / updates, epochs, updates) for step in range(epochs * updates))
     whole = (
         replace(recipe.objective, inner=_full(recipe.objective.inner))
         if isinstance(recipe.objective, AttentionScaling)
         else _full(recipe.objective)
     )
-    return sum(whole.at(moment).passes for moment in moments)
+    return sum(whole.at(time).passes for time in times)
 
 
 def _full(objective: Objective) -> Objective:
@@ -166,7 +165,7 @@ def _full(objective: Objective) -> Objective:
     return replace(objective, eps_warmup=0.0)
 
 
-def test_the_short_pair_costs_the_same() -> None:
+def test_the_short_pair_has_equal_cost() -> None:
     updates = 49_000 // 512
     short, base = (RECIPES[name]() for name in ("cifar10-aas-short", "cifar10-vit-tiny-short"))
     assert passes(short, updates) == pytest.approx(passes(base, updates), rel=0.005)
@@ -192,8 +191,8 @@ def test_the_literal_form_is_a_setting(tmp_path: Path) -> None:
     vd.evaluate(tmp_path / "run", "digits[:8]", "clean", run=tmp_path / "eval", progress=False)
 
 
-def test_the_scope_can_be_set_from_outside(tmp_path: Path) -> None:
+def test_the_scope_can_be_overridden(tmp_path: Path) -> None:
     recipe = override(RECIPES["digits-aas"](), ["objective.scope=attack", "objective.inner.threat.eps=8/255"])
     assert isinstance(recipe.objective, AttentionScaling)
     assert recipe.objective.scope is Scope.ATTACK
-    assert hostile(recipe.objective).threat.eps == 8 / 255
+    assert adversarial_of(recipe.objective).threat.eps == 8 / 255

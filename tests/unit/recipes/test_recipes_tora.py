@@ -28,14 +28,14 @@ def objective(recipe: Recipe) -> TORATraining:
 
 
 @pytest.mark.parametrize("name", _ADAPTED)
-def test_what_all_have_in_common(name: str) -> None:
+def test_settings_of_all_recipes_match(name: str) -> None:
     recipe = RECIPES[name]()
     assert objective(recipe).weight == 0.5
     single = recipe.model.tuning is not None and recipe.model.tuning.tuning == "single"
     assert objective(recipe).independent == (0.0 if single else 0.5)
     attack, eps = objective(recipe).attack, objective(recipe).threat.eps
     assert (getattr(attack, "steps", 0), getattr(attack, "step_size", 0)) == (3, pytest.approx(2 * eps / 3))
-    # a choice among weights of both phases by robustness would prefer those that know no lambda
+    # selection by robustness among weights of both phases would prefer those before lambda applies
     assert recipe.plan.check_every_epochs == recipe.plan.total_epochs
     assert recipe.plan.ema is None
 
@@ -85,10 +85,11 @@ def test_radii_and_phases() -> None:
 def test_published_numbers_agree_with_each_other() -> None:
     by_lambda, low, high = (SWEEPS[name].rows for name in ("tora-table2", "tora-table3-low", "tora-table3-high"))
     for weight, rows in (("0.1", low), ("0.9", high)):
-        told = by_lambda[(weight,)]
-        assert told.clean is not None
-        assert told.robust is not None
-        assert (round(told.clean, 1), round(told.robust, 1)) == (rows[("tora",)].clean, rows[("tora",)].robust)
+        published = by_lambda[(weight,)]
+        assert published.clean is not None
+        assert published.robust is not None
+        rounded = (round(published.clean, 1), round(published.robust, 1))
+        assert rounded == (rows[("tora",)].clean, rows[("tora",)].robust)
     curve = [by_lambda[(weight,)] for weight in ("0.1", "0.3", "0.5", "0.7", "0.9")]
     assert [one.clean for one in curve] == sorted([one.clean for one in curve], reverse=True)  # type: ignore[type-var]
     assert [one.robust for one in curve] == sorted(one.robust for one in curve)  # type: ignore[type-var]
@@ -114,7 +115,7 @@ def test_rows_of_the_tables_are_the_recipes(table: str, label: str, name: str) -
     assert member.recipe.plan == wanted.plan
 
 
-def test_settings_reach_what_is_added() -> None:
+def test_settings_apply_to_the_added_parts() -> None:
     recipe = override(RECIPES["tora-vit-b16-imagenet"](), ["model.tuning.reduction=8", "objective.weight=0.9"])
     assert recipe.model.tuning == Tuning(reduction=8)
     assert objective(recipe).weight == 0.9
@@ -151,10 +152,8 @@ def test_from_a_run_folder_to_adapters(backbone: Path, tmp_path: Path) -> None:
     assert torch.equal(again(x), models.with_head(model.eval(), "rob")(x))
 
 
-def test_every_stage_has_a_recording_of_its_own(
-    backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that merely calls what it was made of leads to the same weights, if each update calls the right one."""
+def test_every_stage_has_its_own_record(backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An objective that delegates to its two parts gives the same weights, if each update calls the right one."""
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}"])
     train_recipe(recipe, tmp_path / "plain", data_spec=DATA)
     captured: list[str] = []
@@ -180,7 +179,7 @@ def test_every_stage_has_a_recording_of_its_own(
     assert all(torch.equal(recorded[name], value) for name, value in plain.items())
 
 
-def test_what_is_frozen_keeps_its_classes(backbone: Path, tmp_path: Path) -> None:
+def test_the_frozen_network_keeps_its_classes(backbone: Path, tmp_path: Path) -> None:
     """On data with other classes the new heads are fresh, and the old one is still that of the old data."""
     other = models.load(backbone, num_classes=7)
     models.save(other, tmp_path / "seven.safetensors")
@@ -203,7 +202,7 @@ def test_a_curve_over_lambda(backbone: Path, tmp_path: Path) -> None:
     rows = table.rows
     assert [(row.name, row.state) for row in rows] == [("lambda=0.1", "done"), ("lambda=0.9", "done")]
     one, other = (read_tensors(tmp_path / "sweep" / row.name / "checkpoints/final.safetensors")[0] for row in rows)
-    # lambda has its say in phase 2 alone, which trains the fusion
+    # lambda applies in phase 2 alone, which trains the fusion
     assert {name.split(".")[0] for name in one if not torch.equal(one[name], other[name])} == {"fusions"}
 
 
@@ -217,7 +216,7 @@ def test_a_curve_over_lambda(backbone: Path, tmp_path: Path) -> None:
         (["model.start=nowhere"], "'nowhere' is no model"),
     ],
 )
-def test_what_cannot_be_is_refused(backbone: Path, tmp_path: Path, settings: list[str], message: str) -> None:
+def test_invalid_settings_are_refused(backbone: Path, tmp_path: Path, settings: list[str], message: str) -> None:
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}", *settings])
     with pytest.raises(UsageError, match=message):
         train_recipe(recipe, tmp_path / "run", data_spec=DATA)

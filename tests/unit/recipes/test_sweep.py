@@ -1,4 +1,4 @@
-"""Sweeps: all combinations in a known order, nothing trained twice, a table that says what the run folders say."""
+"""Sweeps: all combinations in a known order, nothing trained twice, a table that matches the run folders."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -70,7 +70,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return begun
 
 
-def test_all_combinations_come_with_the_last_axis_fastest() -> None:
+def test_the_last_axis_varies_fastest() -> None:
     members = sweep("eps-warmup=0,0.5", "plan.optimizer.weight_decay=0.05,0.5,1").combinations()
     assert [member.labels for member in members] == [(a, b) for a in ("0", "0.5") for b in ("0.05", "0.5", "1")]
     assert members[1].name == "eps-warmup=0,weight_decay=0.5"
@@ -85,7 +85,7 @@ def test_settings_and_axes_are_applied_together() -> None:
     assert [member.recipe.plan.warmup_epochs for member in made.combinations()] == [0, 1]
 
 
-def test_names_are_files_of_their_own() -> None:
+def test_names_are_distinct_files() -> None:
     def names(*axes: str) -> list[str]:
         return [member.name for member in sweep(*axes).combinations()]
 
@@ -114,7 +114,7 @@ def test_names_are_files_of_their_own() -> None:
         ((), "a sweep needs something to vary, got no axis"),
     ],
 )
-def test_sweeps_that_cannot_be_are_refused_before_any_training(
+def test_invalid_sweeps_are_refused_before_training(
     tmp_path: Path, trained: list[str], axes: tuple[str, ...], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message):
@@ -148,7 +148,7 @@ def test_all_sixteen_sets_of_augmentations_can_be_swept() -> None:
     assert len({(str(member.recipe.plan.pil_augment), str(member.recipe.plan.mixing)) for member in members}) == 16
 
 
-def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
+def test_the_table_matches_the_run_folders(tmp_path: Path) -> None:
     radii = AttackSuite("radii", "", (NamedAttack("fgsm", FGSM()),), (0.5, 1.0, 2.0))
     made = sweep("plan.optimizer.lr=1e-4,3e-3", suite=radii, threat=Linf(0.05))
     table = run_sweep(made, tmp_path)
@@ -169,12 +169,12 @@ def test_the_table_says_what_the_run_folders_say(tmp_path: Path) -> None:
     assert table.best == BestCombinations("holdout.robust", winners)
 
 
-def test_the_kept_checkpoint_is_the_one_that_is_told(tmp_path: Path) -> None:
+def test_the_reported_checkpoint_is_the_kept_one(tmp_path: Path) -> None:
     run = Run.claim(tmp_path, "train", {}, device="cpu")
     assert holdout_scores(run) is None
     best = run.checkpoints / "best.safetensors"
     best.parent.mkdir()
-    models.write_tensors(best, {"w": torch.ones(1)}, {})  # one that does not say itself what it was selected by
+    models.write_tensors(best, {"w": torch.ones(1)}, {})  # one without the record of its selection
     for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
         run.log("holdout", step=step, clean=clean, robust=robust)
     assert holdout_scores(run) == HoldoutScores(2, 0.5, 0.4)
@@ -182,12 +182,12 @@ def test_the_kept_checkpoint_is_the_one_that_is_told(tmp_path: Path) -> None:
     for step, clean, robust in ((1, 0.9, 0.2), (2, 0.5, 0.4), (3, 0.8, 0.4)):
         run.log("holdout", step=step, clean=clean, robust=robust, score=(clean + robust) / 2)
     assert holdout_scores(run) == HoldoutScores(3, 0.8, 0.4)
-    told = "step 7, hold-out {'clean': 0.9, 'robust': 0.3, 'score': 0.6}"
-    models.write_tensors(best, {"w": torch.ones(1)}, {"vitadel.selected": told})
+    selected = "step 7, hold-out {'clean': 0.9, 'robust': 0.3, 'score': 0.6}"
+    models.write_tensors(best, {"w": torch.ones(1)}, {"vitadel.selected": selected})
     assert holdout_scores(run) == HoldoutScores(7, 0.9, 0.3)
 
 
-def test_the_best_is_found_by_the_hold_out_and_shared_if_equal() -> None:
+def test_the_best_is_selected_on_the_hold_out_with_ties() -> None:
     def row(name: str, holdout: float | None, robust: int) -> CombinationRecord:
         kept = None if holdout is None else HoldoutScores(1, 0.9, holdout)
         test = TestScores("quick", 10, accuracy(1, 10), accuracy(robust, 10))
@@ -200,7 +200,7 @@ def test_the_best_is_found_by_the_hold_out_and_shared_if_equal() -> None:
     assert best_combinations([]) is None
 
 
-def test_finished_combinations_are_passed_over_and_the_cut_off_one_goes_on(tmp_path: Path, trained: list[str]) -> None:
+def test_finished_combinations_are_skipped_and_interrupted_ones_resume(tmp_path: Path, trained: list[str]) -> None:
     made = sweep("seed=0,1,2")
 
     def killed(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
@@ -239,9 +239,7 @@ def test_another_sweep_is_refused_and_the_difference_named(
     assert (tmp_path / "table.json").read_bytes() == before
 
 
-def test_an_axis_that_now_means_something_else_makes_another_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_axis_makes_another_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "train_recipe", lambda *arguments, **more: None)
     monkeypatch.setitem(AXES, "augmentation", lambda recipe, value: replace(recipe, about="one"))
     run_sweep(sweep("augmentation=some"), tmp_path)
@@ -250,7 +248,7 @@ def test_an_axis_that_now_means_something_else_makes_another_sweep(
         run_sweep(sweep("augmentation=some"), tmp_path)
 
 
-def test_a_combination_that_fails_keeps_none_from_its_turn(tmp_path: Path, trained: list[str]) -> None:
+def test_a_failing_combination_does_not_stop_the_others(tmp_path: Path, trained: list[str]) -> None:
     made = sweep("plan.optimizer.lr=1e30,1e-3", "seed=0")
     table = run_sweep(made, tmp_path)
     broken, fine = table.rows
@@ -280,19 +278,19 @@ def test_a_lost_log_changes_no_score_and_a_lost_checkpoint_is_named(tmp_path: Pa
     assert "best.safetensors is missing. Restore it, or delete" in str(failed.reason)
 
 
-def test_published_numbers_stand_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_numbers_are_shown_beside_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     axis = Axis("size", (Value("small", ("seed=1",)), Value("own", ("seed=2",))))
     accuracies: dict[tuple[str, ...], PublishedAccuracy] = {("small",): PublishedAccuracy(9, 8)}
-    told = PublishedSweep("a paper", "size", "digits-adversarial", (axis,), "linf:8/255", "PGD", accuracies)
+    published = PublishedSweep("a paper", "size", "digits-adversarial", (axis,), "linf:8/255", "PGD", accuracies)
     monkeypatch.setattr(module, "train_recipe", lambda *arguments, **more: None)
-    table = run_sweep(sweep("seed=0", axes=(axis,), published=told), tmp_path)
+    table = run_sweep(sweep("seed=0", axes=(axis,), published=published), tmp_path)
     assert [row.published for row in table.rows] == [PublishedScores(9, 8), None]
     assert table.published == PublishedTable("a paper", "PGD", "")
     assert table.best is None
 
 
 @pytest.mark.parametrize("name", SWEEPS)
-def test_published_tables_are_whole(name: str) -> None:
+def test_published_tables_are_complete(name: str) -> None:
     table = SWEEPS[name]
     (axis,) = table.axes
     assert {(label,) for label in axis.labels} == set(table.rows)
@@ -318,19 +316,19 @@ ROWS_THAT_ARE_RECIPES = {
 
 
 @pytest.mark.parametrize(("row", "recipe"), ROWS_THAT_ARE_RECIPES.items(), ids=lambda one: str(one))
-def test_a_row_with_a_recipe_of_its_own_is_trained_by_it(row: tuple[str, str], recipe: str) -> None:
+def test_a_row_with_its_own_recipe_uses_it(row: tuple[str, str], recipe: str) -> None:
     table, label = row
     members = as_sweep(table).combinations()
-    told, own = next(one.recipe for one in members if one.labels == (label,)), RECIPES[recipe]()
+    of_table, own = next(one.recipe for one in members if one.labels == (label,)), RECIPES[recipe]()
     if table == "debenedetti2022-table5" and label == "deit-s":  # how eps grows, where it does not
-        assert isinstance(told.objective, Adversarial)
-        told = replace(told, objective=replace(told.objective, warmup_unit=ScheduleUnit.STEP))
+        assert isinstance(of_table.objective, Adversarial)
+        of_table = replace(of_table, objective=replace(of_table.objective, warmup_unit=ScheduleUnit.STEP))
     for part in ("model", "objective", "plan", "synthetic", "preprocess", "selection", "seed"):
-        assert getattr(told, part) == getattr(own, part), part
+        assert getattr(of_table, part) == getattr(own, part), part
 
 
-def test_some_rows_of_a_table_are_trained_as_all_of_them() -> None:
-    """In this table every value comes with augmentations that its name does not speak of."""
+def test_single_rows_of_a_table_can_be_trained() -> None:
+    """In this table every value comes with augmentations that its name does not mention."""
     some = as_sweep("thesis-table2", ["eps-warmup-epochs=20,7"])  # its name in earlier versions
     every = as_sweep("debenedetti2022-table2")
     kept, new = some.combinations()
@@ -340,7 +338,7 @@ def test_some_rows_of_a_table_are_trained_as_all_of_them() -> None:
     assert new.labels not in some.published.rows
 
 
-def test_published_differences_that_the_prose_repeats() -> None:
+def test_published_differences_match_the_text_of_the_paper() -> None:
     def row(table: str, label: str) -> PublishedAccuracy:
         return SWEEPS[table].rows[(label,)]
 

@@ -1,4 +1,4 @@
-"""From a recipe to a run folder: what a run is made of, and what may not change under it."""
+"""From a recipe to a run folder: the parts that identify a run, and changes that are refused."""
 
 import os
 import signal
@@ -29,23 +29,23 @@ def test_other_code_is_not_the_same_run(tmp_path: Path, monkeypatch: pytest.Monk
     train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")
     train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")
 
-    def edited(*rooms: str) -> dict[str, str]:
-        return {**code_hashes(*rooms), "train/loop.py": "0123456789ab"}
+    def edited(*packages: str) -> dict[str, str]:
+        return {**code_hashes(*packages), "train/loop.py": "0123456789ab"}
 
-    # by its place in the table of modules: as an attribute of the room, the name is the function's
+    # from the table of modules: as an attribute of the package, the name is the function's
     monkeypatch.setattr(sys.modules["vitadel.recipes.runner"], "code_hashes", edited)
     with pytest.raises(UsageError, match=r'it differs in parts.code.train/loop.py: "[0-9a-f]{12}" -> "0123456789ab"'):
         train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")
 
 
-def test_the_code_of_a_run_is_that_of_the_packages_that_decide_its_weights() -> None:
+def test_the_code_hash_covers_the_packages_that_affect_weights() -> None:
     files = code_hashes("train", "core")
     assert {"train/loop.py", "train/config.py", "core/rng.py"} <= files.keys()
     assert not any(name.startswith(("cli", "report")) for name in files)
     assert all(len(value) == 12 for value in files.values())
 
 
-def test_weights_that_come_from_elsewhere_are_part_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_weights_are_part_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "fit", lambda self: self.model)
     recipe, file = short(), tmp_path / "weights.safetensors"
     train_recipe(recipe, tmp_path / "fresh", data_spec="digits[:32]")
@@ -70,7 +70,7 @@ def test_weights_that_come_from_elsewhere_are_part_of_the_run(tmp_path: Path, mo
             train_recipe(replace(recipe, model=choice), folder, data_spec="digits[:32]")
 
 
-def test_another_recipe_is_refused_by_name(tmp_path: Path) -> None:
+def test_another_recipe_is_refused(tmp_path: Path) -> None:
     train_recipe(short(), tmp_path / "run", data_spec="digits[:32]")
     with pytest.raises(UsageError, match=r"parts.recipe.objective.threat.eps: 0.0941.* -> 0.01568"):
         train_recipe(override(short(), ["objective.threat.eps=4/255"]), tmp_path / "run", data_spec="digits[:32]")

@@ -55,7 +55,7 @@ def test_the_head_reads_the_mean_of_the_patches_after_the_last_norm() -> None:
     assert net.blocks[0].ls1.gamma.detach()[0].item() == pytest.approx(1e-4)
 
 
-def test_only_kernels_are_decayed() -> None:
+def test_only_kernels_have_weight_decay() -> None:
     net, plan = small("vit-b2-cifar10"), RECIPES["vit-b2-cifar10"]().plan
     assert isinstance(plan.optimizer, Lion)
     assert plan.optimizer.decay is Decay.KERNELS
@@ -73,7 +73,7 @@ def test_only_kernels_are_decayed() -> None:
 
 
 @pytest.mark.parametrize("name", _VITS)
-def test_what_all_vits_share(name: str) -> None:
+def test_settings_of_all_vits_match(name: str) -> None:
     recipe = RECIPES[name]()
     plan, objective = recipe.plan, recipe.objective
     assert isinstance(objective, TRADES)
@@ -114,7 +114,7 @@ def test_schedules(name: str, epochs: int, warmup: int, floor: float) -> None:
 
 
 @pytest.mark.parametrize(("batch", "decay"), [(1024, 0.9999), (2048, 0.9998), (4096, 0.9996)])
-def test_the_average_follows_the_batch(batch: int, decay: float) -> None:
+def test_the_weight_average_scales_with_the_batch(batch: int, decay: float) -> None:
     plan = override(RECIPES["vit-b2-cifar10"](), [f"plan.batch_size={batch}"]).plan
     assert ema_decay(plan, 1000, 2000) == pytest.approx(decay, abs=1e-9)
 
@@ -191,7 +191,7 @@ def test_the_wide_resnet_with_sgd() -> None:
     assert ours[0] == pytest.approx(rates[0])
     # theirs falls from epoch 59 on and ends in the last epoch, ours from epoch 60 on and at the end of the last
     assert max(abs(a - b) for a, b in zip(ours[60:], rates[60:], strict=True)) < 0.4 * 2e-3
-    # theirs rises along a cosine
+    # theirs increases along a cosine
     assert max(abs(a - b) for a, b in zip(ours[:60], rates[:60], strict=True)) < 0.4 * 0.12
     assert [ema_decay(plan, step, 4000) for step in (0, 99, 100, 4000)] == pytest.approx([0, 0, 101 / 110, 0.995])
 
@@ -266,7 +266,7 @@ def _two_steps_of_apgd(model: nn.Module, x: Tensor, y: Tensor, eps: float) -> tu
     return torch.where(better, second, first), first_B > start_B
 
 
-def test_two_steps_of_pgd_stand_for_two_of_apgd() -> None:
+def test_two_pgd_steps_replace_two_of_apgd() -> None:
     recipe = RECIPES["vit-s-imagenet-singh"]()
     assert isinstance(recipe.objective, Adversarial)
     assert recipe.objective.attack is not None
@@ -274,15 +274,15 @@ def test_two_steps_of_pgd_stand_for_two_of_apgd() -> None:
     x = 0.2 + 0.6 * torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(1))
     # the label that the model does not give, so that every point is a success and the loss alone decides
     y = model(x).argmin(1)
-    found = recipe.objective.attack.craft(model, x, Untargeted(y), Linf(4 / 255), seed=0)
+    result = recipe.objective.attack.craft(model, x, Untargeted(y), Linf(4 / 255), seed=0)
     expected, helped_B = _two_steps_of_apgd(model, x, y, 4 / 255)
     success_B = model(expected).argmax(1) != y
     chosen = helped_B & success_B
     assert int(chosen.sum()) > 20
-    assert torch.allclose(found[chosen], expected[chosen], atol=1e-6)
+    assert torch.allclose(result[chosen], expected[chosen], atol=1e-6)
 
 
-def test_the_step_of_ares_grows_over_five_epochs() -> None:
+def test_the_step_size_of_ares_grows_over_five_epochs() -> None:
     recipe = RECIPES["vit-b-imagenet-ares"]()
     objective = recipe.objective
     assert isinstance(objective, Adversarial)

@@ -1,4 +1,4 @@
-"""Made-up runs whose summaries are counted from their rows, so that every number on a page has a known answer."""
+"""Made-up runs whose summaries are counted from their rows, so that every number on a page is known."""
 
 import hashlib
 import math
@@ -17,7 +17,7 @@ from vitadel.runs import Run, fingerprint
 from vitadel.runs.exhibits import Exhibit
 from vitadel.runs.schema import AttackRecord, Gallery, Measure, StudyRecord, SuiteRecord, ThreatRecord
 
-HOSTILE = "<script>alert(1)</script>"
+MARKUP = "<script>alert(1)</script>"
 N = 40
 ATTACKS = ("apgd-ce", "square")
 DATA = {"spec": "digits", "preprocess": {"size": 8}, "classes": {"n": 2}, "splits": {"test": {"sha256": "feedc0de"}}}
@@ -58,14 +58,14 @@ class Maker:
         write_json(folder / "manifest.json", {**manifest, "hashes": hashes})
 
     def claim(self, folder: str, name: str, parameters: int | None = None, spec: str = "vit") -> Run:
-        """A run of nothing yet on a model whose weights go by its name."""
+        """An empty run of a model whose weights depend on its name."""
         size = {} if parameters is None else {"parameters": parameters}
         sha256 = hashlib.sha256(name.encode()).hexdigest()
         model = {"name": name, "spec": {"is": "Timm", "name": spec}, **size, "sha256": sha256}
         return Run.claim(self.root / folder, "evaluate", {"model": model, "data": DATA, "seed": 0}, device="cpu")
 
     def evaluate(self, folder: str, name: str, robust: Mapping[int, int], *, clean_only: bool = False) -> Path:
-        """A run over N images, 4 misclassified before any attack; `robust` says how many are at each eps in 1/255."""
+        """A run over N images, 4 misclassified before any attack; `robust` gives their number at each eps in 1/255."""
         run = self.claim(folder, name)
         for eps, left in robust.items():
             broken = [ATTACKS[i % 3 == 2] for i in range(N - 4 - left)]
@@ -83,7 +83,7 @@ class Maker:
         flags: Sequence[Flag] = (),
         suite: str = "curve",
     ) -> None:
-        """A suite of attacks that breaks the images so."""
+        """A suite of attacks with these broken images."""
         n, distance = len(broken_by), eps or 0.0
         columns = {
             "label": [0] * n,
@@ -170,7 +170,7 @@ class Maker:
             clean_prediction=[0, 1, 1],
             prediction=[1, 1, 1],
             broken_by=["apgd-ce", "", "clean"],
-            classes=[HOSTILE, "dog"],
+            classes=[MARKUP, "dog"],
             eps=eps,
             norm=norm,
         )
@@ -193,7 +193,7 @@ def make(tmp_path: Path) -> Maker:
 
 @pytest.fixture
 def two_runs(make: Maker) -> list[Path]:
-    """A model that collapses and its robust twin."""
+    """A model that is not robust and one that is."""
     return [
         make.evaluate("plain-eval", "plain", {1: 20, 4: 6, 8: 0}, clean_only=True),
         make.evaluate("twin-eval", "twin", {1: 33, 4: 28, 8: 19}),

@@ -66,7 +66,7 @@ def test_an_adversarial_example_outside_the_threat_fails() -> None:
         ({}, {"robust": (0.5, 0.0, 0.0, 1.0, 0.0)}, "a randomized model"),
     ],
 )
-def test_distances_that_are_not_there_never_pass(record: dict[str, Any], rows: dict[str, Any], why: str) -> None:
+def test_missing_distances_never_pass(record: dict[str, Any], rows: dict[str, Any], why: str) -> None:
     check = checks.inside_threat(evaluation(record, rows))
     assert (check.state, check.evidence) == (State.NOT_MEASURED, why)
 
@@ -79,12 +79,12 @@ def test_wide_intervals_fail(half: float, state: State) -> None:
 
 
 @pytest.mark.parametrize("change", [{"clean": share(5, 5)}, {"robust": share(3, 5)}, {"clean": share(4, 6)}])
-def test_rows_that_do_not_give_the_summary_fail(change: dict[str, Any]) -> None:
+def test_rows_that_contradict_the_summary_fail(change: dict[str, Any]) -> None:
     check = checks.rows_add_up(evaluation(change))
     assert (check.state, check.evidence) == (State.FAIL, "5 rows: 4 correct, 2 robust")
 
 
-def test_rows_that_are_not_there_are_not_measured() -> None:
+def test_missing_rows_are_not_measured() -> None:
     assert checks.rows_add_up(evaluation(rows={"broken_by": ()})).state is State.NOT_MEASURED
 
 
@@ -97,11 +97,11 @@ def test_rows_that_are_not_there_are_not_measured() -> None:
         (curve(95, 60, 30, largest=0.5, norm="l2"), State.NOT_MEASURED),
     ],
 )
-def test_a_curve_must_fall_to_zero_once_anything_goes(drawn: Curve, state: State) -> None:
+def test_a_curve_must_reach_zero_at_large_eps(drawn: Curve, state: State) -> None:
     assert checks.falls_to_zero(drawn).state is state
 
 
-def test_a_curve_that_rises_fails_and_says_where() -> None:
+def test_an_increasing_curve_fails_with_its_radius() -> None:
     check = checks.never_rises(curve(95, 40, 47))
     assert (check.state, check.evidence) == (State.FAIL, "rises by 7.0 points at 16/255")
     assert checks.never_rises(curve(95, 40, 40)).state is State.PASS

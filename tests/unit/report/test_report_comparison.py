@@ -1,4 +1,4 @@
-"""Which numbers may share a column, who is first, and how far everyone is from the baseline."""
+"""Which numbers share a column, the ranks, and the differences from the baseline."""
 
 import hashlib
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ EPS = 8 / 255
 
 
 def table(runs: Sequence[Path], baseline: str | None = None) -> Comparison:
-    found = compare_models(read_runs(runs), baseline)
-    assert found is not None
-    return found
+    result = compare_models(read_runs(runs), baseline)
+    assert result is not None
+    return result
 
 
 def attacked(make: Any, run: Run, suite: str, robust: Sequence[int], flags: Sequence[Flag] = ()) -> None:
@@ -31,9 +31,9 @@ def attacked(make: Any, run: Run, suite: str, robust: Sequence[int], flags: Sequ
     make.attack(run, f"{suite}-linf-8_255", [*broken, "clean"], EPS, flags, suite=suite)
 
 
-def values(found: Comparison) -> dict[str, list[float | None]]:
+def values(result: Comparison) -> dict[str, list[float | None]]:
     """Per model the numbers of its row."""
-    return {row.label: [None if score is None else score.value for score in row.scores] for row in found.rows}
+    return {row.label: [None if score is None else score.value for score in row.scores] for row in result.rows}
 
 
 @pytest.fixture
@@ -50,48 +50,48 @@ def three(make: Any) -> list[Path]:
 
 
 def test_columns_are_clean_autoattack_best_known_and_suites(three: list[Path]) -> None:
-    found = table(three)
+    result = table(three)
     kinds = [ColumnKind.CLEAN, ColumnKind.AUTOATTACK, ColumnKind.BEST_KNOWN, ColumnKind.SUITE]
-    assert [column.kind for column in found.columns] == kinds
-    assert [column.title for column in found.columns] == ["Clean", "AutoAttack", "Best known", "Corruptions"]
-    assert [column.about for column in found.columns] == ["", "linf:8/255", "linf:8/255", "mean over all cells"]
-    assert values(found) == {"b": [0.9, 0.5, 0.5, 0.4], "a": [0.9, 0.3, 0.2, 0.7], "c": [0.9, None, 0.2, None]}
-    best = {row.label: row.scores[2] for row in found.rows}
+    assert [column.kind for column in result.columns] == kinds
+    assert [column.title for column in result.columns] == ["Clean", "AutoAttack", "Best known", "Corruptions"]
+    assert [column.about for column in result.columns] == ["", "linf:8/255", "linf:8/255", "mean over all cells"]
+    assert values(result) == {"b": [0.9, 0.5, 0.5, 0.4], "a": [0.9, 0.3, 0.2, 0.7], "c": [0.9, None, 0.2, None]}
+    best = {row.label: row.scores[2] for row in result.rows}
     assert [best[label].note for label in "abc"] == ["attack", "autoattack", "quick"]  # type: ignore[union-attr]
-    assert {row.label: row.parameters for row in found.rows} == {"a": 5, "b": 20, "c": None}
+    assert {row.label: row.parameters for row in result.rows} == {"a": 5, "b": 20, "c": None}
 
 
 def test_rank_is_by_best_known_and_ties_share_one(three: list[Path]) -> None:
-    found = table(three)
-    assert found.columns[found.ranked_by].kind is ColumnKind.BEST_KNOWN
-    assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("a", 2), ("c", 2)]
+    result = table(three)
+    assert result.columns[result.ranked_by].kind is ColumnKind.BEST_KNOWN
+    assert [(row.label, row.rank) for row in result.rows] == [("b", 1), ("a", 2), ("c", 2)]
 
 
-def test_of_equals_the_one_that_is_better_on_clean_images_comes_first(make: Any) -> None:
+def test_ties_are_ordered_by_clean_accuracy(make: Any) -> None:
     clean = {"a": 6, "b": 9, "c": 7}
     runs = [make.claim(name, name) for name in clean]
     for run, right in zip(runs, clean.values(), strict=True):
         make.perturb(run, "corruptions", [1.0] * 5 + [0.0] * 5, clean=[1] * right + [0] * (10 - right))
-    found = table([run.folder for run in runs])
-    assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("c", 1), ("a", 1)]
+    result = table([run.folder for run in runs])
+    assert [(row.label, row.rank) for row in result.rows] == [("b", 1), ("c", 1), ("a", 1)]
 
 
-def test_the_best_of_a_column_is_marked_and_of_equals_nobody_is(three: list[Path]) -> None:
+def test_a_unique_best_of_a_column_is_marked(three: list[Path]) -> None:
     marked = {(r.label, at) for r in table(three).rows for at, s in enumerate(r.scores) if s and s.best}
     assert marked == {("b", 1), ("b", 2), ("a", 3)}
     assert not any(score and score.best for row in table(three[:1]).rows for score in row.scores)
 
 
-def test_a_measure_that_should_be_low_is_best_and_first_when_it_is(make: Any) -> None:
+def test_measures_to_minimize_are_best_when_low(make: Any) -> None:
     errors = {"a": 80.0, "b": 70.0}
     runs = [make.claim(name, name) for name in errors]
     for run, value in zip(runs, errors.values(), strict=True):
         mce = Measure("mCE", value, kind="mCE", higher_is_better=False, main=True)
         make.perturb(run, "corruptions", [0.0], measures=[mce])
-    found = table([run.folder for run in runs])
-    assert [(row.label, row.rank) for row in found.rows] == [("b", 1), ("a", 2)]
-    assert [row.scores[0].best for row in found.rows] == [True, False]  # type: ignore[union-attr]
-    assert not found.columns[0].is_share
+    result = table([run.folder for run in runs])
+    assert [(row.label, row.rank) for row in result.rows] == [("b", 1), ("a", 2)]
+    assert [row.scores[0].best for row in result.rows] == [True, False]  # type: ignore[union-attr]
+    assert not result.columns[0].is_share
 
 
 def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> None:
@@ -105,7 +105,7 @@ def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> N
     assert (score.paired.first_better, score.paired.second_better, score.paired.n) == (3, 0, 10)
     assert score.paired.p == pytest.approx(binomtest(3, 3).pvalue)
     assert score.paired.exact
-    # c is robust on 1 and 8, a on 0 and 1: one each way, although both have two
+    # c is robust on 1 and 8, a on 0 and 1: one discordant image each, although both have two
     other = rows["c"].scores[2]
     assert other is not None
     assert other.paired is not None
@@ -114,7 +114,7 @@ def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> N
     assert rows["c"].scores[1] is None
 
 
-def test_a_baseline_that_is_not_there_is_refused(three: list[Path], make: Any) -> None:
+def test_a_missing_baseline_is_refused(three: list[Path], make: Any) -> None:
     with pytest.raises(UsageError, match=r"unknown baseline 'd'\. .*Known: a, b, c\."):
         table(three, "d")
     with pytest.raises(UsageError, match=r"--baseline 'plain': no model was evaluated"):
@@ -126,15 +126,15 @@ def test_several_runs_of_one_model_are_one_row(make: Any) -> None:
     attacked(make, runs[0], "autoattack", [0, 1, 2])
     attacked(make, runs[1], "quick", [0])
     make.perturb(runs[2], "corruptions", [1.0] * 10, clean=[1] * 9 + [0])
-    found = table([run.folder for run in runs])
-    assert values(found) == {"vit": [0.9, 0.3, 0.1, 1.0]}
+    result = table([run.folder for run in runs])
+    assert values(result) == {"vit": [0.9, 0.3, 0.1, 1.0]}
     # the page names the runs of attacks by their folders, and any of their names means the model
-    (row,) = found.rows
+    (row,) = result.rows
     assert row.labels == ("vit (one)", "vit (two)", "vit")
     assert table([run.folder for run in runs], "vit (two)").baseline == "vit"
 
 
-def test_models_of_one_name_and_other_weights_get_their_folders(make: Any) -> None:
+def test_models_of_one_name_with_other_weights_are_distinguished_by_folder(make: Any) -> None:
     runs = [make.claim(folder, "vit") for folder in ("one", "two")]
     attacked(make, runs[0], "autoattack", [0, 1, 2])
     make.perturb(runs[1], "corruptions", [1.0] * 10)
@@ -142,12 +142,12 @@ def test_models_of_one_name_and_other_weights_get_their_folders(make: Any) -> No
     assert [row.label for row in table([run.folder for run in runs]).rows] == ["vit (one)", "vit (two)"]
 
 
-def test_other_images_are_another_column(make: Any) -> None:
+def test_other_images_make_another_column(make: Any) -> None:
     first, second = make.claim("a", "a"), make.claim("b", "b")
     attacked(make, first, "autoattack", [0, 1, 2])
     make.attack(second, "autoattack-linf-8_255", [""] * 5 + ["square"] * 15, EPS, suite="autoattack")
-    found = table([first.folder, second.folder])
-    assert [(c.title, c.about) for c in found.columns] == [
+    result = table([first.folder, second.folder])
+    assert [(c.title, c.about) for c in result.columns] == [
         ("Clean", "20 images"),
         ("Clean", "10 images"),
         ("AutoAttack", "linf:8/255; 20 images"),
@@ -155,10 +155,10 @@ def test_other_images_are_another_column(make: Any) -> None:
         ("AutoAttack", "linf:8/255; 10 images"),
         ("Best known", "linf:8/255; 10 images"),
     ]
-    assert len({column.key for column in found.columns}) == 6
-    assert values(found) == {"b": [1, None, 0.25, 0.25, None, None], "a": [None, 0.9, None, None, 0.3, 0.3]}
+    assert len({column.key for column in result.columns}) == 6
+    assert values(result) == {"b": [1, None, 0.25, 0.25, None, None], "a": [None, 0.9, None, None, 0.3, 0.3]}
     # only those with a number in the column that ranks have a rank
-    assert [row.rank for row in found.rows] == [1, None]
+    assert [row.rank for row in result.rows] == [1, None]
 
 
 def test_the_same_names_with_other_labels_are_other_images(make: Any) -> None:
@@ -171,47 +171,47 @@ def test_the_same_names_with_other_labels_are_other_images(make: Any) -> None:
     assert values(table([run.folder for run in runs])) == {"a": [1, None], "b": [None, 1]}
 
 
-def test_fewer_images_of_a_model_that_has_more_need_no_column_of_clean_accuracy(make: Any) -> None:
+def test_fewer_images_need_no_second_clean_column(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "autoattack", [0, 1, 2])
     make.perturb(run, "corruptions", [1.0] * 40, clean=[1] * 39 + [0])
-    found = table([run.folder])
+    result = table([run.folder])
     # the images that were attacked represent the model, whatever else was evaluated
-    assert [(column.title, column.about) for column in found.columns][:2] == [
+    assert [(column.title, column.about) for column in result.columns][:2] == [
         ("Clean", ""),
         ("AutoAttack", "linf:8/255"),
     ]
-    assert values(found) == {"a": [0.9, 0.3, 0.3, 1.0]}
+    assert values(result) == {"a": [0.9, 0.3, 0.3, 1.0]}
 
 
-def test_autoattack_on_fewer_images_than_the_rest_has_its_column_and_says_so(make: Any) -> None:
+def test_autoattack_on_fewer_images_has_its_own_column(make: Any) -> None:
     first, second = make.claim("a", "a"), make.claim("a-few", "a")
     attacked(make, first, "quick", range(6))
     make.attack(second, "autoattack-linf-8_255", [""] * 2 + ["apgd-ce"] * 3, EPS, suite="autoattack")
-    found = table([first.folder, second.folder])
-    assert [(column.title, column.about) for column in found.columns] == [
+    result = table([first.folder, second.folder])
+    assert [(column.title, column.about) for column in result.columns] == [
         ("Clean", ""),
         ("Best known", "linf:8/255"),
         ("AutoAttack", "linf:8/255, 5 images"),
     ]
-    assert values(found) == {"a": [0.9, 0.6, 0.4]}
+    assert values(result) == {"a": [0.9, 0.6, 0.4]}
 
 
-def test_other_conventions_are_another_column(make: Any) -> None:
+def test_other_conventions_make_another_column(make: Any) -> None:
     runs = [make.claim(name, name) for name in "abc"]
     for run, jpeg in zip(runs, (85, 85, None), strict=True):
         make.perturb(run, "corruptions", [1.0] * 10, conventions={"table": "cifar", "jpeg": jpeg})
-    found = table([run.folder for run in runs])
-    about = [column.about for column in found.columns]
+    result = table([run.folder for run in runs])
+    about = [column.about for column in result.columns]
     assert about == [
         "mean over all cells; jpeg: 85",
         "mean over all cells; jpeg: None",
     ]
-    assert values(found) == {"a": [1, None], "b": [1, None], "c": [None, 1]}
-    assert [column.key for column in found.columns] == ["corruptions", "corruptions #2"]
+    assert values(result) == {"a": [1, None], "b": [1, None], "c": [None, 1]}
+    assert [column.key for column in result.columns] == ["corruptions", "corruptions #2"]
 
 
-def test_models_that_are_each_other_s_sources_share_a_column(make: Any) -> None:
+def test_mutual_transfer_sources_share_a_column(make: Any) -> None:
     """And one that was compared with others does not."""
     weights = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in "abcd"}
     for name, others in {"a": "bc", "b": "ac", "c": "ab", "d": "ab"}.items():
@@ -219,11 +219,11 @@ def test_models_that_are_each_other_s_sources_share_a_column(make: Any) -> None:
         make.perturb(
             make.claim(name, name), "transfer", [1.0] * 10, conventions={"attack": "PGD-8", "sources": sources}
         )
-    found = table([make.root / name for name in "abcd"])
-    assert values(found) == {"a": [1.0, None], "b": [1.0, None], "c": [1.0, None], "d": [None, 1.0]}
+    result = table([make.root / name for name in "abcd"])
+    assert values(result) == {"a": [1.0, None], "b": [1.0, None], "c": [1.0, None], "d": [None, 1.0]}
 
 
-def test_what_is_the_model_s_own_or_only_a_cost_does_not_part_two_models(make: Any) -> None:
+def test_own_settings_and_costs_do_not_separate_models(make: Any) -> None:
     runs = [make.claim(name, name) for name in "ab"]
     for run, size in zip(runs, (224, 384), strict=True):
         own = {"preprocess": f"crop{size}", "seed": size, "forwards": 7 * size}
@@ -231,18 +231,18 @@ def test_what_is_the_model_s_own_or_only_a_cost_does_not_part_two_models(make: A
     assert values(table([run.folder for run in runs])) == {"a": [1.0], "b": [1.0]}
 
 
-def test_the_threat_compared_at_is_autoattack_s_or_the_one_asked_for_or_the_middle_one(make: Any) -> None:
+def test_the_compared_threat_is_given_or_of_autoattack_or_the_middle(make: Any) -> None:
     swept = make.evaluate("swept", "swept", {2: 30, 4: 20, 8: 10, 16: 5, 32: 0})
     assert [column.about for column in table([swept]).columns] == ["", "linf:8/255"]
-    asked = make.claim("asked", "asked")
-    attacked(make, asked, "autoattack", [0])
-    make.attack(asked, "quick-linf-4_255", [""] * 10, 4 / 255, suite="quick")
-    assert [column.about for column in table([asked.folder]).columns] == ["", "linf:8/255", "linf:8/255"]
+    chosen = make.claim("asked", "asked")
+    attacked(make, chosen, "autoattack", [0])
+    make.attack(chosen, "quick-linf-4_255", [""] * 10, 4 / 255, suite="quick")
+    assert [column.about for column in table([chosen.folder]).columns] == ["", "linf:8/255", "linf:8/255"]
     make.change(swept, {"is": "Linf", "eps": 4 / 255}, "threat")
     assert [column.about for column in table([swept]).columns] == ["", "linf:4/255"]
 
 
-def test_a_suite_at_the_threat_may_be_the_best_known(make: Any) -> None:
+def test_any_suite_at_the_threat_can_be_the_best_known(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "autoattack", [0, 1, 2])
     threat = ThreatRecord.of("linf:8/255", EPS)
@@ -252,20 +252,20 @@ def test_a_suite_at_the_threat_may_be_the_best_known(make: Any) -> None:
     assert (best.value, best.note) == (0.1, "gray-level")
 
 
-def test_the_rescaled_network_of_the_paper_s_protocol_is_not_the_model(make: Any) -> None:
+def test_results_of_the_rescaled_network_are_not_compared(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "autoattack", [0, 1, 2])
     attacked(make, run, "autoattack-paper-protocol", [], [Flag("another-network", "", {})])
-    found = table([run.folder])
-    assert values(found) == {"a": [0.9, 0.3, 0.3]}
-    assert not found.rows[0].unreliable
+    result = table([run.folder])
+    assert values(result) == {"a": [0.9, 0.3, 0.3]}
+    assert not result.rows[0].unreliable
 
 
-def test_flags_of_attacks_make_a_model_unreliable_and_those_of_perturbations_are_listed(make: Any) -> None:
-    doubt = Flag("square-stronger", "Gradients mislead.", {})
+def test_flags_of_attacks_make_a_model_potentially_unreliable(make: Any) -> None:
+    unreliable = Flag("square-stronger", "Gradients mislead.", {})
     runs = [make.claim(name, name) for name in "ab"]
-    attacked(make, runs[0], "autoattack", [0], [doubt])
-    make.perturb(runs[1], "corruptions", [1.0], flags=[replace(doubt, code="procedural-frost")])
+    attacked(make, runs[0], "autoattack", [0], [unreliable])
+    make.perturb(runs[1], "corruptions", [1.0], flags=[replace(unreliable, code="procedural-frost")])
     rows = {row.label: row for row in table([run.folder for run in runs]).rows}
     assert [(name, flag.code) for name, flag in rows["a"].flags] == [("autoattack-linf-8_255", "square-stronger")]
     assert rows["a"].unreliable
@@ -284,7 +284,7 @@ def test_shares_per_image_are_compared_as_shares(make: Any) -> None:
     assert (score.paired.first_better, score.paired.second_better) == (2, 0)
 
 
-def test_autoattack_in_another_version_says_so(make: Any) -> None:
+def test_other_versions_of_autoattack_are_named(make: Any) -> None:
     run = make.claim("a", "a")
     attacked(make, run, "autoattack-rand", [0, 1])
     score = table([run.folder]).rows[0].scores[1]

@@ -24,19 +24,19 @@ EVIL = "a_b & 50% #1 {x} $y$ ~z^2 \\w <i> | \"q\", 'r'"
 @pytest.fixture
 def runs(make: Any) -> list[Path]:
     """Two models on ten images: AutoAttack leaves 5 of the first and 2 of the second, which are among those 5."""
-    found = []
+    result = []
     for name, size, left in ((EVIL, 5_717_416, 5), ("vit", None, 2)):
         run = make.claim(f"run-{left}", name, size)
         make.attack(run, "aa", [""] * left + ["square"] * (9 - left) + ["clean"], 8 / 255, suite="autoattack")
-        found.append(run.folder)
+        result.append(run.folder)
     make.perturb(run, "corruptions", [1.0, 0.5], flags=[Flag("c", "s", {})])
-    return found
+    return result
 
 
 def table(runs: list[Path], baseline: str | None = None) -> Comparison:
-    found = compare_models(read_runs(runs), baseline)
-    assert found is not None
-    return found
+    result = compare_models(read_runs(runs), baseline)
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,15 @@ def table(runs: list[Path], baseline: str | None = None) -> Comparison:
         ("1\N{EN DASH}2 \N{MINUS SIGN}3\n4", "1--2 $-$3 4"),
     ],
 )
-def test_latex_prints_every_text_as_it_is(text: str, safe: str) -> None:
+def test_latex_escapes_every_text(text: str, safe: str) -> None:
     assert latex_text(text) == safe
 
 
-def test_markdown_prints_every_text_as_it_is() -> None:
+def test_markdown_escapes_every_text() -> None:
     assert markdown_text("a|b\\|c *d* `e` <f> &amp;\ng") == r"a\|b\\\|c \*d\* \`e\` &lt;f> &amp;amp; g"
 
 
-def test_latex_has_two_lines_of_head_and_the_best_in_bold(runs: list[Path]) -> None:
+def test_latex_has_two_header_lines_and_bold_best_values(runs: list[Path]) -> None:
     lines = as_latex(table(runs, "vit")).splitlines()
     assert lines[1] == r"\begin{tabular}{rlrrrrrl}"
     assert lines[3] == r" & Model & Parameters & Clean \% & AutoAttack \% & Best known \% & Corruptions \% & Flags \\"
@@ -77,7 +77,7 @@ def test_markdown_has_one_cell_for_every_column(runs: list[Path]) -> None:
     assert lines[3].startswith("| 2 | vit | \N{EN DASH} | 90.0")
 
 
-def test_csv_comes_back_with_bare_numbers(runs: list[Path]) -> None:
+def test_csv_has_plain_numbers(runs: list[Path]) -> None:
     first, second = csv.DictReader(io.StringIO(as_csv(table(runs, "vit"))))
     assert first["model"] == EVIL
     assert (first["rank"], first["parameters"], second["parameters"]) == ("1", "5717416", "")
@@ -89,7 +89,7 @@ def test_csv_comes_back_with_bare_numbers(runs: list[Path]) -> None:
     assert "clean delta" not in next(csv.reader(io.StringIO(as_csv(table(runs)))))
 
 
-def test_json_holds_everything(runs: list[Path]) -> None:
+def test_json_has_everything(runs: list[Path]) -> None:
     content = json.loads(as_json(table(runs, "vit")))
     assert (content["baseline"], content["ranked_by"]) == ("vit", "best-known linf:8/255")
     assert [column["key"] for column in content["columns"]] == [
@@ -107,7 +107,7 @@ def test_json_holds_everything(runs: list[Path]) -> None:
     assert content["scalings"] == []
 
 
-def test_json_tells_the_fits_where_there_are_any(make: Any) -> None:
+def test_json_has_the_fits_if_any(make: Any) -> None:
     runs = []
     for place, right in enumerate((10, 20, 30)):
         run = make.claim(f"run-{place}", f"model-{place}", 10**6 * (place + 1))
@@ -125,7 +125,7 @@ def test_json_tells_the_fits_where_there_are_any(make: Any) -> None:
     ]
 
 
-def test_all_forms_are_written_and_the_same_every_time(make: Any, runs: list[Path], tmp_path: Path) -> None:
+def test_all_formats_are_written_reproducibly(make: Any, runs: list[Path], tmp_path: Path) -> None:
     make.perturb(Run.open(runs[0]), "corruptions", [1.0, 0.25])
     paths = write_tables(runs, tmp_path / "tables", baseline="vit")
     names = [str(path.relative_to(tmp_path / "tables")) for path in paths]
@@ -142,9 +142,9 @@ def test_all_forms_are_written_and_the_same_every_time(make: Any, runs: list[Pat
     assert [path.read_bytes() for path in write_tables(runs, tmp_path / "tables", baseline="vit")] == before
 
 
-def test_tables_want_a_folder_and_something_to_compare(make: Any, runs: list[Path], tmp_path: Path) -> None:
+def test_tables_need_a_folder_and_a_comparison(make: Any, runs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UsageError, match=r"--tables wants a folder, got the file .*file\."):
+    with pytest.raises(UsageError, match=r"--tables needs a folder, got the file .*file\."):
         write_tables(runs, tmp_path / "file")
     with pytest.raises(UsageError, match="nothing to compare: no model was evaluated"):
         write_tables([make.train("trained", "vit")], tmp_path / "tables")

@@ -1,6 +1,6 @@
 """What figures show, item by item: sizes, data, colors, labels and scales are those on record.
 
-After a change that is meant, delete `drawings.json` and run this file twice: the first run records anew and fails.
+After an intended change, delete `drawings.json` and run this file twice: the first run records anew and fails.
 """
 
 import html
@@ -94,7 +94,7 @@ def of_axes(axes: Axes) -> dict[str, Any]:
 
 
 def of_ticks(axis: Axis) -> list[Any]:
-    """Where they are fixed: others depend on the room there is."""
+    """Where they are fixed: others depend on the available space."""
     if not isinstance(axis.get_major_locator(), FixedLocator):
         return []
     return [rounded(axis.get_ticklocs()), [[one.get_text(), one.get_rotation()] for one in axis.get_ticklabels()]]
@@ -127,17 +127,17 @@ def of_text(text: Text) -> list[Any]:
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Every figure that would be written, by the name that its ids come from; painting them would take long."""
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
 
     def described_only(self: Figure, file: Path | io.StringIO | io.BytesIO, **more: object) -> None:
-        found.append({"name": mpl.rcParams["svg.hashsalt"], "format": more["format"], **described(self)})
+        result.append({"name": mpl.rcParams["svg.hashsalt"], "format": more["format"], **described(self)})
         if isinstance(file, Path):
             file.touch()
         elif isinstance(file, io.StringIO):
             file.write("<svg></svg>")
 
     monkeypatch.setattr(Figure, "savefig", described_only)
-    return found
+    return result
 
 
 def page_words(path: Path) -> list[str]:
@@ -153,13 +153,13 @@ def shorter(text: str) -> str:
     return re.sub(r"\d+\.\d{6,}(e-\d+)?", lambda number: f"{float(number[0]):.6g}", text)
 
 
-def check(name: str, found: Sequence[object]) -> None:
+def check(name: str, result: Sequence[object]) -> None:
     recorded = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     if name not in recorded:
-        records = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**recorded, name: found}.items()]
+        records = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in {**recorded, name: result}.items()]
         RECORD.write_text("{\n" + ",\n".join(records) + "\n}\n")
         pytest.fail("the drawings were not on record and now are: look at the difference")
-    assert json.loads(json.dumps(found)) == recorded[name]
+    assert json.loads(json.dumps(result)) == recorded[name]
 
 
 # ------------------------------------------------------------------ exhibits
@@ -229,7 +229,7 @@ EXHIBITS: dict[str, Exhibit] = {
 
 
 @pytest.mark.parametrize("name", EXHIBITS)
-def test_exhibits(name: str, drawn: list[dict[str, Any]]) -> None:
+def test_drawings_of_exhibits(name: str, drawn: list[dict[str, Any]]) -> None:
     drawing = exhibit_drawing(EXHIBITS[name], "exhibit")
     assert drawing.width == pytest.approx(drawn[0]["inches"][0], rel=1e-3)
     check(name, drawn)
@@ -238,7 +238,9 @@ def test_exhibits(name: str, drawn: list[dict[str, Any]]) -> None:
 # --------------------------------------------------------------------- pages
 
 
-def test_curves_and_trainings(make: Any, two_runs: list[Path], tmp_path: Path, drawn: list[dict[str, Any]]) -> None:
+def test_drawings_of_curves_and_training(
+    make: Any, two_runs: list[Path], tmp_path: Path, drawn: list[dict[str, Any]]
+) -> None:
     wide = make.evaluate("wide-eval", "wide", {1: 30, 32: 9})
     runs = [*two_runs, wide, make.train("first", "plain"), make.train("second", "twin")]
     run = Run.open(runs[-1])
@@ -250,7 +252,7 @@ def test_curves_and_trainings(make: Any, two_runs: list[Path], tmp_path: Path, d
 
 
 @pytest.mark.parametrize("count", [2, 4, 9])
-def test_models_as_points(make: Any, tmp_path: Path, count: int, drawn: list[dict[str, Any]]) -> None:
+def test_drawings_of_models_as_points(make: Any, tmp_path: Path, count: int, drawn: list[dict[str, Any]]) -> None:
     runs = []
     for place in range(count):
         size = None if place == 2 else 10**6 * 4**place

@@ -32,8 +32,8 @@ from vitadel.runs.exhibits import (
     Table,
 )
 
-HOSTILE = "<script>alert(1)</script>"
-LINE = Line(HOSTILE, [0, 1], [0.25, 0.5])
+MARKUP = "<script>alert(1)</script>"
+LINE = Line(MARKUP, [0, 1], [0.25, 0.5])
 LINES = Lines(
     "By block: 1/2",
     "How the lines were made.",
@@ -46,7 +46,7 @@ HEAT = Heatmap("Heat", "Of heat.", [Matrix("m", [[0, 1], [2, None]])], "CKA", ce
 CELL = Picture(np.full((4, 4), 255, np.uint8), np.eye(2, dtype=np.float32), "seen")
 PICTURES = Pictures("Maps", "Of maps.", [[CELL, None]], rows=["r"], scale_label="share")
 BARS = Bars("Bars", "Of bars.", ["g", "h"], [Bar("b", [1, None], [0.5, 0], [2, 0])], "y")
-TABLE = Table("Numbers", "Of numbers.", ["who", "share"], [[HOSTILE, 0.5], ["b", 0.25]])
+TABLE = Table("Numbers", "Of numbers.", ["who", "share"], [[MARKUP, 0.5], ["b", 0.25]])
 HISTOGRAMS = Histograms(
     "Gaps",
     "Of gaps.",
@@ -74,8 +74,8 @@ def test_one_run_shows_every_exhibit_with_its_caption(make: Any) -> None:
     assert "About made-up \u25cf pointer Measured in pointer. By block: 1/2" in shown
     for title, caption in (("Heat", "Of heat."), ("Maps", "Of maps."), ("Bars", "Of bars."), ("Gaps", "Of gaps.")):
         assert f"{title} {caption}" in shown
-    assert f"Numbers who share {HOSTILE} 0.500 b 0.250 Of numbers." in shown
-    assert HOSTILE not in text
+    assert f"Numbers who share {MARKUP} 0.500 b 0.250 Of numbers." in shown
+    assert MARKUP not in text
     assert text.count("<svg") == 5
     assert "studied (seed 0)" in shown
     assert "mathdefault" not in text
@@ -85,7 +85,7 @@ def test_one_run_shows_every_exhibit_with_its_caption(make: Any) -> None:
     assert write_report([run], page).read_text() == text
 
 
-def test_runs_of_one_study_are_together_and_other_studies_apart(make: Any) -> None:
+def test_runs_of_one_study_share_a_section(make: Any) -> None:
     runs = [
         make.study("one", "model", *EVERYTHING),
         make.study("two", "twin", replace(LINES, caption="Another way."), TABLE),
@@ -132,7 +132,7 @@ def test_the_same_exhibit_of_several_runs_has_one_range() -> None:
     assert with_common_range([TABLE, TABLE]) == [TABLE, TABLE]
 
 
-def test_figures_as_files(make: Any) -> None:
+def test_figures_are_written_as_files(make: Any) -> None:
     run = make.study("run", "pointer", TABLE, *EVERYTHING)
     written = write_figures(run)
     names = ["02-by-block-1-2", "03-heat", "04-maps", "05-bars", "07-gaps"]
@@ -153,7 +153,7 @@ def file_limit() -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".pdf"])
-def test_a_figure_that_does_not_fit_on_the_disk(
+def test_a_full_disk_is_reported(
     suffix: str, make: Any, monkeypatch: pytest.MonkeyPatch, file_limit: Callable[[int], None]
 ) -> None:
     def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -167,7 +167,7 @@ def test_a_figure_that_does_not_fit_on_the_disk(
         write_figures(run)
 
 
-def test_a_map_is_blue_white_and_red_over_white_and_a_shade_over_black() -> None:
+def test_colors_of_signed_maps() -> None:
     from matplotlib.colors import Normalize
 
     overlay = np.array([[0.0, 0.5, 1.0, 2.0]], np.float32)
@@ -186,7 +186,7 @@ def test_a_map_is_blue_white_and_red_over_white_and_a_shade_over_black() -> None
     np.testing.assert_array_equal(alone[0], painted[0])
 
 
-def test_a_sequential_map_covers_where_it_is_strong() -> None:
+def test_a_sequential_map_is_opaque_where_it_is_strong() -> None:
     from matplotlib.colors import Normalize
 
     cell = Picture(np.full((1, 2, 3), 100, np.uint8), np.array([[0.0, 1.0]], np.float32))
@@ -195,7 +195,7 @@ def test_a_sequential_map_covers_where_it_is_strong() -> None:
     assert strong[0] > 200
 
 
-def test_patches_become_blocks() -> None:
+def test_patches_are_drawn_as_blocks() -> None:
     from matplotlib.colors import Normalize
 
     overlay = np.array([[0.0, 0.25], [0.75, 1.0]], np.float32)
@@ -222,19 +222,19 @@ def damaged(run: Path, number: int, **fields: object) -> None:
         ),
         (0, {"version": 2}, r"exhibits\[0\] has version 2, and this Vitadel reads up to 1\. Update it"),
         (0, {"x_label": 3}, r"x_label should be text, got '?3.* Run the study again"),
-        (0, {"lines": [{"name": "a", "x": [0, 1], "y": [1]}]}, "wants 2 y, got 1"),
+        (0, {"lines": [{"name": "a", "x": [0, 1], "y": [1]}]}, "needs 2 y, got 1"),
         (0, {"lines": [{"name": "a", "x": [0, 1], "y": [1, "x"]}]}, r"y\[1\] should be a number, got 'x'"),
-        (1, {"rows": ["a"]}, "wants 1 rows, got 2"),
+        (1, {"rows": ["a"]}, "needs 1 rows, got 2"),
         (1, {"matrices": []}, "has no matrices"),
         (2, {"scale": "loud"}, "scale should be one of diverging, sequential, got 'loud'"),
-        (2, {"columns": ["a"]}, "wants 1 columns, got 2"),
+        (2, {"columns": ["a"]}, "needs 1 columns, got 2"),
         (2, {"cells": []}, "has no rows"),
         (2, {"cells": [[{"pixels": {"dtype": "uint8", "shape": [9], "base64": "AA=="}}]]}, "is no array of"),
         (2, {"cells": [[{"pixels": None, "overlay": None, "note": ""}]]}, "neither pixels nor a map"),
-        (3, {"groups": ["g"]}, "wants 1 values, got 2"),
-        (4, {"columns": ["one"]}, "Table 'Numbers' wants 1 row, got 2"),
+        (3, {"groups": ["g"]}, "needs 1 values, got 2"),
+        (4, {"columns": ["one"]}, "Table 'Numbers' needs 1 row, got 2"),
         (4, {"version": None}, "has version None"),
-        (5, {"edges": [1]}, "wants 0 shares, got 3"),
+        (5, {"edges": [1]}, "needs 0 shares, got 3"),
     ],
 )
 def test_damaged_results_are_refused(make: Any, number: int, fields: dict[str, Any], message: str) -> None:
@@ -246,7 +246,7 @@ def test_damaged_results_are_refused(make: Any, number: int, fields: dict[str, A
         assert "result.json" in str(raised.value)
 
 
-def test_a_study_of_an_earlier_version_without_exhibits_says_what_to_do(make: Any) -> None:
+def test_a_study_without_exhibits_is_refused_with_advice(make: Any) -> None:
     old, new = make.study("old", "pointer"), make.study("new", "pointer", TABLE)
     write_json(old / "study" / "result.json", {"study": "masking", "verdict": {"answer": "masked"}})
     shown = words(write_report([old, new], make.root / "page.html").read_text())
@@ -255,7 +255,7 @@ def test_a_study_of_an_earlier_version_without_exhibits_says_what_to_do(make: An
     assert write_figures(old) == []
 
 
-def test_an_unfinished_study_is_nothing_to_report(make: Any) -> None:
+def test_an_unfinished_study_is_refused(make: Any) -> None:
     run = make.study("run", "pointer", TABLE)
     (run / "study" / "result.json").unlink()
     assert write_figures(run) == []

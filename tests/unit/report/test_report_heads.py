@@ -50,7 +50,7 @@ def test_a_head_measured_twice_is_distinguished_by_its_folder(make: Any) -> None
     assert labels(runs) == ["runs/tora#rob (one)", "runs/tora#rob (two)"]
 
 
-def test_a_single_adapter_has_one_head_and_needs_no_word_for_it(make: Any) -> None:
+def test_a_single_head_is_not_named(make: Any) -> None:
     run = measured(make, "single", "digits-single", "joint", tuning="single")
     assert labels([run]) == ["digits-single"]
     assert "mean of its heads" not in write_report([run], make.root / "page.html").read_text()

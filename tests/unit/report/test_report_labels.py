@@ -29,7 +29,7 @@ def studied(make: Any, folder: str, name: str) -> Path:
     return make.study(folder, name, weights=make.claim(f"{folder}-claimed", name).manifest.text("model", "sha256"))
 
 
-def test_runs_of_one_model_have_one_color_and_numbers_of_their_own() -> None:
+def test_runs_of_one_model_share_a_color_and_are_numbered() -> None:
     records = [of("vit (a)", "vit", "1"), of("cnn", "cnn", "3"), of("vit (b)", "vit", "1"), of("vit (c)", "vit", "2")]
     models = identities(records)
     assert color_numbers(models, COLORS) == {"vit (a)": 0, "cnn": 1, "vit (b)": 7, "vit (c)": 2}
@@ -37,12 +37,12 @@ def test_runs_of_one_model_have_one_color_and_numbers_of_their_own() -> None:
     assert model_names(models) == ["vit (a)", "cnn", "vit (c)"]
 
 
-def test_curves_of_one_model_are_distinguished_by_their_strokes(make: Any) -> None:
+def test_curves_of_one_model_have_different_line_styles(make: Any) -> None:
     runs = [make.evaluate(folder, "vit", {1: 30, 8: 20}) for folder in ("one", "two")]
     runs.append(make.evaluate("three", "cnn", {1: 25, 8: 10}))
     records = read_runs(runs)
-    found = [curve for record in records for curve in record.curves]
-    drawn = strokes(found, color_numbers(identities(records), COLORS))
+    result = [curve for record in records for curve in record.curves]
+    drawn = strokes(result, color_numbers(identities(records), COLORS))
     assert drawn == {"vit (one)": "solid", "vit (two)": "dashed", "cnn": "solid"}
     text = write_report(runs, make.root / "page.html").read_text(encoding="utf-8")
     legend = text.split('<section id="curve">')[1].split("</ul>")[0]
@@ -53,15 +53,15 @@ def test_curves_of_one_model_are_distinguished_by_their_strokes(make: Any) -> No
     ]
 
 
-def test_training_is_of_the_model_that_two_evaluations_measured() -> None:
+def test_training_belongs_to_the_evaluated_model() -> None:
     models = identities([of("vit", "vit", ""), of("vit (one)", "vit", "1"), of("vit (two)", "vit", "1")])
     assert set(models.values()) == {("vit", "1")}
-    # of two of one name it could be either's
+    # with two of one name it is ambiguous
     models = identities([of("vit", "vit", ""), of("vit (one)", "vit", "1"), of("vit (two)", "vit", "2")])
     assert models["vit"] == ("vit", "")
 
 
-def test_training_is_of_the_model_whose_label_it_has() -> None:
+def test_training_belongs_to_the_model_of_its_label() -> None:
     trained, twin = (of(label, "vit", "") for label in ("vit", "vit (twin)"))
     models = identities([trained, twin, of("vit", "vit", "1")])
     assert models == {"vit": ("vit", "1"), "vit (twin)": ("vit (twin)", "")}
@@ -75,7 +75,7 @@ def test_measured_models_come_first(make: Any) -> None:
     assert color_numbers(identities([*only_studied, replace(record, perturbations=())]), COLORS)["cnn"] == 8
 
 
-def test_two_models_that_are_compared_do_not_share_a_marker_because_of_many_runs(make: Any) -> None:
+def test_compared_models_have_different_markers_despite_many_runs(make: Any) -> None:
     runs = [studied(make, f"study-{place}", "vit") for place in range(7)]
     runs += [evaluated(make, "vit", "vit", 30), evaluated(make, "cnn", "cnn", 20)]
     text = write_report(runs, make.root / "page.html").read_text(encoding="utf-8")

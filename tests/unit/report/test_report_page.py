@@ -63,7 +63,7 @@ def words(text: str) -> str:
     return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
-def test_summary_table_says_what_the_summaries_say(two_runs: list[Path], known_interval: Any) -> None:
+def test_the_summary_table_matches_the_summaries(two_runs: list[Path], known_interval: Any) -> None:
     table = words(page(two_runs).split('<table class="summary">')[1].split("</table>")[0])
     for robust in (20, 6, 0, 33, 28, 19):
         shares = [{k: f"{100 * v:.1f}" for k, v in known_interval(correct, 40).items()} for correct in (36, robust)]
@@ -72,7 +72,7 @@ def test_summary_table_says_what_the_summaries_say(two_runs: list[Path], known_i
     assert "linf:8/255 apgd-ce, square" in table
 
 
-def test_the_legend_of_curves_names_models_that_were_attacked_at_several_radii(make: Any) -> None:
+def test_the_legend_names_models_with_several_radii(make: Any) -> None:
     run = make.claim("a", "swept")
     for name, eps in (("linf-1_255", 1), ("linf-4_255", 4)):
         make.attack(run, name, ["", "apgd-ce", "clean"], eps / 255)
@@ -84,11 +84,11 @@ def test_the_legend_of_curves_names_models_that_were_attacked_at_several_radii(m
     assert "single" not in legend
 
 
-def test_best_of_each_threat_is_bold_and_only_that(two_runs: list[Path]) -> None:
+def test_only_the_best_of_each_threat_is_bold(two_runs: list[Path]) -> None:
     assert re.findall(r'class="value best">([\d.]+)<', page(two_runs)) == ["82.5", "70.0", "47.5"]
 
 
-def test_a_file_is_called_by_its_name_alone(make: Any) -> None:
+def test_files_are_shown_by_name(make: Any) -> None:
     names = {
         "/data/of/mine/vit.safetensors": "vit",
         "/data/of/mine/vit.safetensors#rob": "vit#rob",
@@ -102,13 +102,13 @@ def test_a_file_is_called_by_its_name_alone(make: Any) -> None:
     assert [row.model for row in summarize(runs)] == list(names.values())
 
 
-def test_no_bold_between_different_images(make: Any) -> None:
+def test_different_images_are_not_compared_in_bold(make: Any) -> None:
     runs = [make.evaluate("a", "a", {8: 10}), make.evaluate("b", "b", {8: 20})]
     make.change(runs[1], "cifar10", "data", "spec")
     assert [row.best for row in summarize(runs)] == [False, False]
 
 
-def test_page_asks_the_network_for_nothing(make: Any, two_runs: list[Path]) -> None:
+def test_the_page_loads_nothing_from_the_network(make: Any, two_runs: list[Path]) -> None:
     make.gallery(two_runs[0], "linf-8_255", eps=8 / 255)
     text = page([*two_runs, make.train("plain", "plain")])
     assert "http://" not in text
@@ -119,7 +119,7 @@ def test_page_asks_the_network_for_nothing(make: Any, two_runs: list[Path]) -> N
             assert (attributes.get(name) or "#").startswith(("#", "data:image/png;base64,")), (tag, attributes)
 
 
-def test_every_element_is_closed_and_every_id_is_one_element_s(make: Any, two_runs: list[Path]) -> None:
+def test_elements_are_closed_and_ids_unique(make: Any, two_runs: list[Path]) -> None:
     make.gallery(two_runs[0], "linf-8_255", eps=8 / 255)
     parsed = elements(page([*two_runs, make.train("plain", "plain")]))
     assert parsed.open == []
@@ -129,7 +129,7 @@ def test_every_element_is_closed_and_every_id_is_one_element_s(make: Any, two_ru
     assert links <= set(ids)
 
 
-def test_hostile_names_are_text(make: Any) -> None:
+def test_names_are_escaped(make: Any) -> None:
     evil = "<script>alert('model')</script>$x^"
     run = make.evaluate("run", evil, {4: 20, 8: 3})
     make.gallery(run, "linf-8_255", eps=8 / 255)
@@ -139,7 +139,7 @@ def test_hostile_names_are_text(make: Any) -> None:
     assert "predicted &lt;script&gt;" in text
 
 
-def test_same_runs_same_bytes(make: Any, two_runs: list[Path]) -> None:
+def test_the_page_is_reproducible(make: Any, two_runs: list[Path]) -> None:
     make.gallery(two_runs[0], "linf-8_255", eps=8 / 255)
     runs = [*two_runs, make.train("plain", "plain")]
     assert page(runs) == page(runs)
@@ -156,10 +156,10 @@ def test_everything_together_has_every_section_in_order(make: Any, two_runs: lis
     make.gallery(two_runs[0], "linf-8_255", eps=8 / 255)
     text = page([*two_runs, make.train("plain", "plain")])
     assert sections(text) == list(SECTIONS)
-    assert "plain (plain" not in text  # one trained it, one measured it: no need to tell them apart
+    assert "plain (plain" not in text  # one trained it, one measured it: no need to distinguish them
 
 
-def test_one_eps_alone_draws_no_curve(make: Any) -> None:
+def test_a_single_eps_draws_no_curve(make: Any) -> None:
     text = page([make.evaluate("run", "plain", {8: 3})])
     assert sections(text) == ["summary", "trust", "attacks", "provenance", "copy"]
     assert "only one eps was attacked" in text
@@ -170,7 +170,7 @@ def test_clean_evaluation_alone_has_no_attacks(make: Any) -> None:
     assert sections(text) == ["summary", "trust", "provenance", "copy"]
 
 
-def test_bars_count_the_rows(make: Any) -> None:
+def test_bars_match_the_rows(make: Any) -> None:
     text = page([make.evaluate("run", "plain", {8: 6})])
     bar = text.split('<div class="bar">')[1]
     assert re.findall(r'title="(\d+ [^"]*)"', bar) == [
@@ -194,8 +194,8 @@ def at_8_255(run: Path, n: int, **fields: Any) -> SuiteRecord:
     return SuiteRecord("linf-8_255", "curve", n, threat=threat, **known)
 
 
-def test_every_attack_says_what_it_left_and_what_was_rejected(make: Any) -> None:
-    # of ten images one was wrong, two broken within a smaller radius, three by pgd, one by square; three are robust
+def test_every_attack_shows_robust_and_rejected_counts(make: Any) -> None:
+    # of ten images one misclassified, two broken within a smaller radius, three by pgd, one by square; three are robust
     broken_by = ["clean", "pgd", "square", "pgd", "pgd", "pgd", "square", "", "", ""]
     forwards = [[0, 0]] * 3 + [[5, 0]] * 3 + [[5, 9]] * 4
     attacks = [AttackRecord("pgd", 7, 4, 35, 28, 1.25, rejected=6), AttackRecord("square", 4, 2, 3600, 0, 2.0)]
@@ -208,15 +208,18 @@ def test_every_attack_says_what_it_left_and_what_was_rejected(make: Any) -> None
     assert second.endswith("square 4 1 30.0 3,600 0 2.0 fp16 0")
 
 
-def test_alarms_of_a_training_are_shown_once(make: Any) -> None:
+def test_flags_of_a_training_are_shown_once(make: Any) -> None:
     folder = make.train("run", "vit")
     run = Run.open(folder)
     for _ in range(2):  # raised again after a restart
         run.log("alarm", at=4, code="overfitting", sentence="one step leaves 80% right <b>now</b>", evidence={})
     run.log("alarm", at=4, code="label-leaking", sentence="attacked images are easier", evidence={})
+    run.log("alarm", at=5, code="robust-fell", sentence="as an earlier version names it", evidence={})
     text = page([folder])
     assert text.count("one step leaves 80% right") == 1
     assert "step 4: attacked images are easier" in text
+    assert "<code>robust-accuracy-drop</code>" in text
+    assert "robust-fell" not in text
     assert "<b>now</b>" not in text
 
 
@@ -243,11 +246,11 @@ def test_a_randomized_model_is_shown_by_its_expected_accuracy(make: Any) -> None
         "dlr 4 0 62.5 80 80 1.0 \N{EN DASH} 0",
     ]
     wrong = replace(record, robust=replace(expected_accuracy(after), accuracy=0.7))
-    with pytest.raises(UsageError, match=r"says robust = 70\.0% \(28.*, its rows say 62\.5% \(28"):
+    with pytest.raises(UsageError, match=r"has robust = 70\.0% \(28.*, its rows give 62\.5% \(28"):
         page([make.finish(Run.open(run), wrong, columns)])
 
 
-def test_a_run_of_an_earlier_version_is_shown_with_the_words_of_this_one(make: Any, known_interval: Any) -> None:
+def test_runs_of_earlier_versions_are_shown_with_current_names(make: Any, known_interval: Any) -> None:
     """Other names of columns, of fields and of the suite; a gallery with another name of its column."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -313,7 +316,7 @@ def decode(address: str) -> np.ndarray:
     return np.cumsum(rows[:, 1:], axis=0, dtype=np.uint8).reshape(height, width, 3)
 
 
-def test_perturbation_is_black_gray_white_at_minus_eps_none_and_eps(make: Any) -> None:
+def test_perturbations_are_gray_at_zero_and_black_or_white_at_eps(make: Any) -> None:
     run = make.evaluate("run", "plain", {8: 3})
     make.gallery(run, "linf-8_255", eps=8 / 255)
     text = page([run])
@@ -328,7 +331,7 @@ def test_perturbation_is_black_gray_white_at_minus_eps_none_and_eps(make: Any) -
     assert "misclassified before any attack" in shown
 
 
-def test_other_norms_are_scaled_to_their_largest_change_and_say_so(make: Any) -> None:
+def test_other_norms_are_scaled_to_their_largest_change(make: Any) -> None:
     run = make.evaluate("run", "plain", {8: 3})
     make.gallery(run, "linf-8_255", eps=0.25, norm="l2")
     text = page([run])
@@ -336,20 +339,20 @@ def test_other_norms_are_scaled_to_their_largest_change_and_say_so(make: Any) ->
     assert "±0.25" in text
 
 
-def test_two_runs_of_one_name_get_their_folders(make: Any) -> None:
+def test_runs_of_one_name_are_distinguished_by_folder(make: Any) -> None:
     runs = [make.evaluate("first", "vit", {8: 3}), make.evaluate("second", "vit", {8: 9})]
     assert [row.model for row in summarize([*runs, runs[0]])] == ["vit (first)", "vit (second)"]
 
 
-@pytest.mark.parametrize("damage", ["none", "stranger", "empty", "summary", "edited", "lost rows", "lost", "gallery"])
-def test_bad_runs_are_refused_with_what_to_do(make: Any, tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize("damage", ["none", "no-run", "empty", "summary", "edited", "lost rows", "lost", "gallery"])
+def test_invalid_runs_are_refused_with_advice(make: Any, tmp_path: Path, damage: str) -> None:
     run = make.evaluate("run", "vit", {8: 3})
     messages = {
         "none": r"at least one run, got none\. Write: vitadel report",
-        "stranger": r"is not a run folder: it has no manifest\.json",
+        "no-run": r"is not a run folder: it has no manifest\.json",
         "empty": "nothing to report: no training log, no finished evaluation, no finished study. Let its",
-        "summary": r"summary\.json says nothing of suite, threat, n, .*\. Delete .*summary\.json and run",
-        "edited": r"says robust = 99\.0% \(4\.7%-44\.8%\), its rows say 7\.5% \(.*Delete .*summary\.json and run",
+        "summary": r"summary\.json lacks suite, threat, n, .*\. Delete .*summary\.json and run",
+        "edited": r"has robust = 99\.0% \(4\.7%-44\.8%\), its rows give 7\.5% \(.*Delete .*summary\.json and run",
         "lost rows": r"rows\.parquet does not exist\. Run the same command again to have it made",
         "lost": r"summary\.json does not exist\. Run the same command again to have it made",
         "gallery": r"cannot read .*gallery\.npz: .*Delete it to report without its pictures",
@@ -366,31 +369,31 @@ def test_bad_runs_are_refused_with_what_to_do(make: Any, tmp_path: Path, damage:
         (run / "eval" / "linf-8_255" / "summary.json").unlink()
     if damage == "gallery":
         (run / "eval" / "linf-8_255" / "gallery.npz").write_bytes(b"not a zip")
-    runs = {"none": [], "stranger": [tmp_path / "nowhere"], "empty": [make.evaluate("empty", "vit", {})]}
+    runs = {"none": [], "no-run": [tmp_path / "nowhere"], "empty": [make.evaluate("empty", "vit", {})]}
     with pytest.raises(UsageError, match=messages[damage]):
         write_report(runs.get(damage, [run]), tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_flipped_bit_anywhere_in_the_gallery_is_noticed_or_harmless(make: Any) -> None:
+def test_a_flipped_bit_in_the_gallery_is_detected_or_harmless(make: Any) -> None:
     run = make.evaluate("run", "vit", {8: 3})
     make.gallery(run, "linf-8_255", eps=8 / 255)
     path = run / "eval" / "linf-8_255" / "gallery.npz"
-    whole, intact, noticed = path.read_bytes(), Gallery.read(path), 0
+    whole, intact, detected = path.read_bytes(), Gallery.read(path), 0
     for place in range(0, len(whole), 11):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         try:
-            found = Gallery.read(path)
+            result = Gallery.read(path)
         except UsageError:
-            noticed += 1
+            detected += 1
         else:
-            np.testing.assert_array_equal(found.adversarial, intact.adversarial)
-            np.testing.assert_array_equal(found.clean, intact.clean)
-            assert (found.label, found.broken_by, found.eps) == (intact.label, intact.broken_by, intact.eps)
-    assert noticed > 50
+            np.testing.assert_array_equal(result.adversarial, intact.adversarial)
+            np.testing.assert_array_equal(result.clean, intact.clean)
+            assert (result.label, result.broken_by, result.eps) == (intact.label, intact.broken_by, intact.eps)
+    assert detected > 50
 
 
-def test_names_that_are_not_utf8_are_spelled_out(make: Any, tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_are_escaped(make: Any, tmp_path: Path) -> None:
     run = make.evaluate("run", "vit", {8: 3})
     make.change(run, "vit-\udce9", "model", "name")
     make.change(run, "digits-\udce9", "data", "spec")
@@ -399,7 +402,7 @@ def test_names_that_are_not_utf8_are_spelled_out(make: Any, tmp_path: Path) -> N
     assert write_tables([run], tmp_path / "tables")
 
 
-def test_out_that_cannot_be_a_file_is_refused(make: Any, tmp_path: Path) -> None:
+def test_an_invalid_output_path_is_refused(make: Any, tmp_path: Path) -> None:
     run = make.evaluate("run", "vit", {8: 3})
     (tmp_path / "file").write_text("mine")
     for out in (tmp_path, tmp_path / "file" / "report.html"):
@@ -410,9 +413,9 @@ def test_out_that_cannot_be_a_file_is_refused(make: Any, tmp_path: Path) -> None
 
 
 def test_report_does_not_import_torch_and_summaries_do_not_import_matplotlib() -> None:
-    asked = "import sys, vitadel.report; print([m for m in ('torch', 'matplotlib', 'jinja2') if m in sys.modules])"
-    answer = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"
+    code = "import sys, vitadel.report; print([m for m in ('torch', 'matplotlib', 'jinja2') if m in sys.modules])"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(("count", "folded"), [(8, False), (9, True)])

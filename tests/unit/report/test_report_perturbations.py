@@ -17,7 +17,7 @@ from vitadel.runs.exhibits import Bar, Bars, Exhibit, Heatmap, Matrix, Table
 from vitadel.runs.schema import Measure
 from vitadel.runs.typed_json import to_json
 
-HOSTILE = "<script>alert(1)</script>"
+MARKUP = "<script>alert(1)</script>"
 MEASURES = [
     Measure("mean over 75 cells", 0.6125, 0.58, 0.645, 40, main=True),
     Measure("noise", 0.5),
@@ -30,7 +30,7 @@ def exhibits(height: float) -> list[Exhibit]:
     return [
         Heatmap("Per cell", "Rows are corruptions.", [Matrix("", [[0.0, height]])], "accuracy", rows=["fog"]),
         Bars("Per group", "Means.", ["noise"], [Bar("accuracy", [height])], "accuracy"),
-        Table("In numbers", "As counted.", ["corruption", "accuracy"], [[HOSTILE, height]]),
+        Table("In numbers", "As counted.", ["corruption", "accuracy"], [[MARKUP, height]]),
     ]
 
 
@@ -55,8 +55,8 @@ def page(runs: list[Path]) -> str:
     return write_report(runs, runs[0].parent / "out" / "report.html").read_text(encoding="utf-8")
 
 
-def test_one_suite_is_a_section_with_everything_it_measured(make: Any) -> None:
-    flag = Flag("unread", f"3 files {HOSTILE} were left out", {"files": 3})
+def test_a_suite_is_a_section_with_all_its_measures(make: Any) -> None:
+    flag = Flag("unread", f"3 files {MARKUP} were left out", {"files": 3})
     text = page([evaluated(make, "vit", 0.5, flags=[flag], conventions={"jpeg": 85, "table": "cifar"})])
     shown = words(text.split('<section id="suite-0">')[1])
     assert '<a href="#suite-0">Corruptions</a>' in text
@@ -70,17 +70,17 @@ def test_one_suite_is_a_section_with_everything_it_measured(make: Any) -> None:
     assert "Per cell Rows are corruptions. Per group Means. In numbers corruption accuracy" in shown
     assert "Conventions: jpeg: 85; table: cifar." in shown
     assert (
-        f"\N{BLACK FLAG} \u25cf vit 3 files {HOSTILE} were left out unread files = 3".replace("\N{BLACK FLAG}", "⚑")
+        f"\N{BLACK FLAG} \u25cf vit 3 files {MARKUP} were left out unread files = 3".replace("\N{BLACK FLAG}", "⚑")
         in shown
     )
-    assert HOSTILE not in text
+    assert MARKUP not in text
     assert text.count('<tr class="main">') == 1
     assert "measured on digits" in words(text)
     # one model is no comparison, and there are no attacks
     assert re.findall(r'<section id="([\w-]+)">', text) == ["suite-0", "provenance"]
 
 
-def test_several_models_stand_side_by_side_under_one_range(make: Any) -> None:
+def test_several_models_are_side_by_side_with_one_range(make: Any) -> None:
     runs = [evaluated(make, "vit", 0.5), evaluated(make, "cnn", 0.75, conventions={"jpeg": None})]
     text = page(runs)
     shown = words(text)
@@ -93,13 +93,13 @@ def test_several_models_stand_side_by_side_under_one_range(make: Any) -> None:
     assert text.count('role="img"') == text.count("<svg")
 
 
-def test_a_measure_that_only_one_model_has_is_a_dash_for_the_others(make: Any) -> None:
+def test_measures_of_one_model_are_dashes_for_others(make: Any) -> None:
     fog = Measure("fog", 0.25)
     runs = [evaluated(make, "vit", 0.5), evaluated(make, "cnn", 0.75, measures=[*MEASURES, fog])]
     assert "fog, % accuracy, higher is better \N{EN DASH} 25.0" in words(page(runs))
 
 
-def test_the_page_compares_and_every_figure_has_words(make: Any) -> None:
+def test_the_page_compares_and_figures_have_descriptions(make: Any) -> None:
     runs = [evaluated(make, name, 0.5) for name in ("vit", "cnn", "mlp")]
     for left, run in zip((20, 10, 5), runs, strict=True):
         make.attack(
@@ -145,7 +145,7 @@ def test_the_title_counts_models_and_not_runs(make: Any) -> None:
     assert "vit (again)" in text
 
 
-def test_without_a_baseline_the_page_says_how_to_choose_one(make: Any) -> None:
+def test_without_a_baseline_the_page_explains_how_to_choose_one(make: Any) -> None:
     text = page([evaluated(make, "vit", 0.5), evaluated(make, "cnn", 0.75)])
     assert "--baseline MODEL" in text
     assert 'class="delta"' not in text

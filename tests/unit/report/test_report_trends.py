@@ -22,7 +22,7 @@ SHIFTED = (4, 12, 18, 40)
 def models(
     make: Any, sizes: tuple[int | None, ...], specs: tuple[str, ...] = ("vit",) * 4, **more: object
 ) -> list[Path]:
-    """Four models on 40 images, each with so many right before and after."""
+    """Four models on 40 images, each with so many correct before and after."""
     runs = []
     for place, (size, spec) in enumerate(zip(sizes, specs, strict=False)):
         run = make.claim(f"run-{place}", f"model-{place}", size, spec)
@@ -44,7 +44,7 @@ def logit(p: np.ndarray) -> np.ndarray:
 
 def test_the_line_is_fitted_through_logits_and_models_are_measured_from_it(make: Any) -> None:
     ((trend,), _) = both(models(make, (None,) * 4))
-    # all 40 right after the shift count as half an image from there
+    # all 40 correct after the shift count as half an image less
     x, y = logit(np.array(CLEAN) / 40), logit(np.clip(np.array(SHIFTED) / 40, 0.5 / 40, 1 - 0.5 / 40))
     slope, intercept = np.polyfit(x, y, 1)
     assert trend.line is not None
@@ -53,21 +53,21 @@ def test_the_line_is_fitted_through_logits_and_models_are_measured_from_it(make:
         f"logit(Corruptions) = {slope:.3g} logit(clean) \N{MINUS SIGN} {-intercept:.3g}, 4 models"
     ]
     known = np.array([4, 12, 18, 39.5]) / 40 - 1 / (1 + np.exp(-(slope * x + intercept)))
-    found = {row.label: trend.residual(clean, score) for row, clean, score in trend.points}
-    assert [found[f"model-{i}"] for i in range(4)] == pytest.approx(known)
+    result = {row.label: trend.residual(clean, score) for row, clean, score in trend.points}
+    assert [result[f"model-{i}"] for i in range(4)] == pytest.approx(known)
 
 
 def test_two_models_have_points_and_no_line(make: Any) -> None:
     runs = models(make, (1_000_000, 2_000_000))
-    ((trend,), found) = both(runs)
+    ((trend,), result) = both(runs)
     assert trend.line is None
     assert trend.formulas == []
     assert [trend.residual(clean, score) for _, clean, score in trend.points] == [None, None]
-    assert found == []
+    assert result == []
     assert both(runs[:1]) == ([], [])
 
 
-def test_what_is_no_share_is_not_put_through_a_logit_and_less_of_it_is_better(make: Any) -> None:
+def test_measures_that_are_not_shares_are_fitted_without_logits(make: Any) -> None:
     runs, values = [], (90.0, 85.0, 60.0)
     for place, value in enumerate(values):
         run = make.claim(f"run-{place}", f"model-{place}", 10**6 * (place + 1))
@@ -81,15 +81,15 @@ def test_what_is_no_share_is_not_put_through_a_logit_and_less_of_it_is_better(ma
     slope, intercept = np.polyfit(x, values, 1)
     assert trend.line is not None
     assert trend.line.slope == pytest.approx(slope)
-    found = {row.label: trend.residual(clean, score) for row, clean, score in trend.points}
+    result = {row.label: trend.residual(clean, score) for row, clean, score in trend.points}
     expected = slope * x + intercept - values
-    assert [found[f"model-{i}"] for i in range(3)] == pytest.approx(expected)
+    assert [result[f"model-{i}"] for i in range(3)] == pytest.approx(expected)
     assert trend.formulas[0].startswith("Corruptions = ")
     assert [scaling.column.title for scaling in sizes] == ["Clean", "Corruptions"]
     assert {at.error for at in sizes[1].points} == set(values)
 
 
-def test_error_follows_size_by_a_power_law_per_family(make: Any) -> None:
+def test_error_against_size_is_a_power_law_per_family(make: Any) -> None:
     sizes = (1_000_000, 5_000_000, 20_000_000, 90_000_000)
     _, (clean, shifted) = both(models(make, sizes, ("timm:vit_tiny", "timm:vit_small", "timm:vit_base", "resnet50")))
     error = 1 - np.array(CLEAN[:3]) / 40
@@ -99,7 +99,7 @@ def test_error_follows_size_by_a_power_law_per_family(make: Any) -> None:
     np.testing.assert_allclose((fit.exponent, fit.factor), (exponent, np.exp(factor)))
     law = f"{np.exp(factor):.3g} (parameters / 10\N{SUPERSCRIPT SIX})^\N{MINUS SIGN}{-exponent:.3g}"
     assert clean.formulas == [f"vit: error = {law}, 3 models"]
-    # half an image of 40 is wrong at least
+    # at least half an image of 40 is misclassified
     assert sorted(at.error for at in shifted.points)[0] == pytest.approx(0.5 / 40)
 
 
@@ -109,14 +109,14 @@ def test_without_a_family_of_three_sizes_all_models_make_one_law(make: Any) -> N
     assert [(family, fit.points) for family, fit in clean.fits] == [("", 4)]
 
 
-def test_a_bias_is_no_error_and_unknown_sizes_are_left_out(make: Any) -> None:
+def test_biases_and_unknown_sizes_are_left_out(make: Any) -> None:
     measures = [Measure("shape bias", 0.2, 0.1, 0.3, 9, "bias", main=True)]
     _, sizes = both(models(make, (1_000_000, 5_000_000, 20_000_000, None), measures=measures))
     assert [scaling.column.title for scaling in sizes] == ["Clean"]
     assert len(sizes[0].points) == 3
 
 
-def test_drawings_say_in_words_what_they_show_and_are_the_same_every_time(make: Any) -> None:
+def test_drawings_have_descriptions_and_are_reproducible(make: Any) -> None:
     against, sizes = both(models(make, (1_000_000, 5_000_000, 20_000_000, 90_000_000)))
     numbers = {f"model-{i}": i for i in range(4)}
     (drawn,), by_size = trend_drawings(against, numbers), size_drawings(sizes, numbers)
@@ -129,7 +129,7 @@ def test_drawings_say_in_words_what_they_show_and_are_the_same_every_time(make: 
     assert len({d.svg for d in again}) == 3
 
 
-def test_several_fits_of_one_figure_say_which_line_is_whose() -> None:
+def test_several_fits_of_one_figure_are_labeled() -> None:
     assert with_strokes(["a"]) == ["a"]
     assert with_strokes(list("abcde")) == ["a (solid)", "b (dashed)", "c (dotted)", "d (dash-dotted)", "e (solid)"]
 
@@ -149,5 +149,5 @@ def test_more_models_than_colors_are_numbered_by_rank(make: Any) -> None:
     assert "Numbers are ranks" in write_report(runs, make.root / "page.html").read_text()
 
 
-def test_sizes_as_people_say_them() -> None:
+def test_sizes_are_formatted_with_units() -> None:
     assert [parameters_text(n) for n in (86_567_656, 5_717_416, 53_130, 5_400)] == ["86.6M", "5.72M", "0.0531M", "5.4k"]

@@ -8,7 +8,7 @@ import pytest
 
 from vitadel.core.errors import UsageError
 from vitadel.runs import Scalars
-from vitadel.runs.tensorboard import _varint, crc32c
+from vitadel.runs.tensorboard import crc32c, varint
 
 
 def only_file(folder: Path) -> Path:
@@ -18,12 +18,12 @@ def only_file(folder: Path) -> Path:
 
 def messages(file: Path) -> list[bytes]:
     """The records of a file, taken apart by the lengths they announce."""
-    left, found = file.read_bytes(), []
+    left, result = file.read_bytes(), []
     while left:
         (length,) = struct.unpack("<Q", left[:8])
-        found.append(left[12 : 12 + length])
+        result.append(left[12 : 12 + length])
         left = left[16 + length :]
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def messages(file: Path) -> list[bytes]:
         (bytes(range(32)), 0x46DD794E),
     ],
 )
-def test_checksums_are_castagnolis(data: bytes, checksum: int) -> None:
+def test_checksums_match_crc32c(data: bytes, checksum: int) -> None:
     assert crc32c(data) == checksum
 
 
@@ -51,11 +51,11 @@ def test_checksums_are_castagnolis(data: bytes, checksum: int) -> None:
         (-1, "ff ff ff ff ff ff ff ff ff 01"),
     ],
 )
-def test_whole_numbers_take_seven_bits_a_byte(number: int, written: str) -> None:
-    assert _varint(number) == bytes.fromhex(written)
+def test_integers_are_varints(number: int, written: str) -> None:
+    assert varint(number) == bytes.fromhex(written)
 
 
-def test_a_file_is_these_bytes(tmp_path: Path) -> None:
+def test_the_bytes_of_an_event_file(tmp_path: Path) -> None:
     Scalars(tmp_path).add(300, {"loss": 0.5}, wall_time=1.0)
     version, started, scalar = messages(only_file(tmp_path))
     one = "09 00 00 00 00 00 00 f0 3f"  # field 1, eight bytes: 1.0
@@ -67,7 +67,7 @@ def test_a_file_is_these_bytes(tmp_path: Path) -> None:
     assert only_file(tmp_path).read_bytes()[:12] == bytes.fromhex("18 00 00 00 00 00 00 00 a3 7f 4b 22")
 
 
-def test_checksums_are_masked_as_the_format_says(tmp_path: Path) -> None:
+def test_checksums_are_masked(tmp_path: Path) -> None:
     Scalars(tmp_path).add(1, {"a": 1.0}, wall_time=0.0)
     data = only_file(tmp_path).read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
@@ -76,24 +76,24 @@ def test_checksums_are_masked_as_the_format_says(tmp_path: Path) -> None:
         assert struct.unpack("<I", stored)[0] == ((crc >> 15 | crc << 17) + 0xA282EAD8) % 2**32
 
 
-def test_every_process_writes_a_file_of_its_own_and_at_once(tmp_path: Path) -> None:
+def test_every_process_writes_its_own_file_immediately(tmp_path: Path) -> None:
     first = Scalars(tmp_path)
     first.add(1, {})
-    assert list(tmp_path.iterdir()) == []  # nothing to say, no file
+    assert list(tmp_path.iterdir()) == []  # no numbers, no file
     first.add(1, {"loss": 2.0})
     file = only_file(tmp_path)
     assert file.name.startswith("events.out.tfevents.")
     assert file.name.endswith(".vitadel")
     first.add(2, {"loss": 1.0, "lr": 0.1})
     assert len(messages(only_file(tmp_path))) == 4  # whole, though nothing was closed
-    file.write_bytes(file.read_bytes()[:-3])  # a kill in the middle of a record
+    file.write_bytes(file.read_bytes()[:-3])  # killed in the middle of a record
     Scalars(tmp_path).add(2, {"loss": 1.0})
     files = sorted(tmp_path.iterdir())
     assert len(files) == 2  # in the same second, of the same process
     assert files[0] == file  # TensorBoard reads them in order of their names
 
 
-def test_numbers_that_are_none_and_numbers_too_large(tmp_path: Path) -> None:
+def test_nan_and_large_numbers_are_written(tmp_path: Path) -> None:
     scalars = Scalars(tmp_path)
     for value in (math.nan, -math.inf, 1e300):
         scalars.add(1, {"x": value})
@@ -102,13 +102,13 @@ def test_numbers_that_are_none_and_numbers_too_large(tmp_path: Path) -> None:
     assert floats[1:] == [-math.inf, math.inf]
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write to .*file/events: .*Free space or choose a new --run"):
         Scalars(tmp_path / "file" / "events").add(1, {"loss": 1.0})
 
 
-def test_tensorboard_reads_them_and_forgets_what_a_kill_undid(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_files_and_drops_repeated_steps(tmp_path: Path) -> None:
     event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     killed = Scalars(tmp_path)
     for step in (10, 20, 30):

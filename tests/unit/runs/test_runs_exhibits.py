@@ -1,4 +1,4 @@
-"""Exhibits: what is written is what is read again, and what cannot be shown is refused."""
+"""Exhibits: reading returns what was written, and invalid ones are refused."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,9 +30,9 @@ from vitadel.runs.schema import StudyRecord, read_study
 def read_again(folder: Path, *exhibits: Exhibit) -> Sequence[Exhibit]:
     record = StudyRecord("made-up", "Title", "Summary.", exhibits, {"n": 3})
     write_json(folder / "result.json", record.to_json())
-    found = read_study(folder / "result.json")
-    assert (found.study, found.title, found.summary, found.numbers) == ("made-up", "Title", "Summary.", {"n": 3})
-    return found.exhibits
+    result = read_study(folder / "result.json")
+    assert (result.study, result.title, result.summary, result.numbers) == ("made-up", "Title", "Summary.", {"n": 3})
+    return result.exhibits
 
 
 def test_lines_bars_and_histograms_keep_their_numbers_and_gaps(tmp_path: Path) -> None:
@@ -46,13 +46,13 @@ def test_lines_bars_and_histograms_keep_their_numbers_and_gaps(tmp_path: Path) -
     assert read_again(tmp_path, *shown) == shown
 
 
-def test_what_is_not_finite_is_read_as_a_gap(tmp_path: Path) -> None:
+def test_nonfinite_values_are_read_as_gaps(tmp_path: Path) -> None:
     (read,) = read_again(tmp_path, Lines("L", "", [Line("a", [0, 1], [math.nan, -math.inf])], "x", "y"))
     assert isinstance(read, Lines)
     assert read.lines[0].y == (None, None)
 
 
-def test_heat_and_tables(tmp_path: Path) -> None:
+def test_heat_maps_and_tables(tmp_path: Path) -> None:
     heat = Heatmap("H", "", (Matrix("m", ((1, 2.5), (None, 4))),), "v", rows=("r", "s"), columns=("c", "d"), center=0.0)
     table = Table("T", "", ("who", "n", "p"), (("a", 3, 0.12345), ("b", None, 1.0)), digits=2)
     assert read_again(tmp_path, heat, table) == (heat, table)
@@ -61,7 +61,7 @@ def test_heat_and_tables(tmp_path: Path) -> None:
     assert Table("T", "", ["a"], []).numeric == [False]
 
 
-def test_pictures_keep_every_byte(tmp_path: Path) -> None:
+def test_images_keep_every_byte(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (3, 5, 3), dtype=np.uint8)
     overlay = rng.random((2, 4), dtype=np.float32)
@@ -88,13 +88,13 @@ def test_pictures_keep_every_byte(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Line("a", [0, 1], [1]), "Line 'a' wants 2 y, got 1"),
-        (lambda: Line("a", [0, 1], [1, 2], low=[1]), "wants 2 low, got 1"),
-        (lambda: Heatmap("", "", [Matrix("m", [[1, 2], [3]])], "v"), "Matrix 'm' wants 2 row, got 1"),
-        (lambda: Heatmap("", "", [Matrix("m", [[1]])], "v", rows=["a", "b"]), "Matrix 'm' wants 2 rows, got 1"),
-        (lambda: Bars("", "", ["g"], [Bar("b", [1, 2])], "y"), "Bar 'b' wants 1 values, got 2"),
-        (lambda: Table("T", "", ["a"], [[1, 2]]), "Table 'T' wants 1 row, got 2"),
-        (lambda: Pictures("", "", [[None]], columns=["a", "b"]), "Pictures wants 2 columns, got 1"),
+        (lambda: Line("a", [0, 1], [1]), "Line 'a' needs 2 y, got 1"),
+        (lambda: Line("a", [0, 1], [1, 2], low=[1]), "needs 2 low, got 1"),
+        (lambda: Heatmap("", "", [Matrix("m", [[1, 2], [3]])], "v"), "Matrix 'm' needs 2 row, got 1"),
+        (lambda: Heatmap("", "", [Matrix("m", [[1]])], "v", rows=["a", "b"]), "Matrix 'm' needs 2 rows, got 1"),
+        (lambda: Bars("", "", ["g"], [Bar("b", [1, 2])], "y"), "Bar 'b' needs 1 values, got 2"),
+        (lambda: Table("T", "", ["a"], [[1, 2]]), "Table 'T' needs 1 row, got 2"),
+        (lambda: Pictures("", "", [[None]], columns=["a", "b"]), "Pictures needs 2 columns, got 1"),
         (lambda: Pictures("", "", []), "Pictures has no rows"),
         (lambda: Heatmap("", "", [], "v"), "Heatmap has no matrices"),
         (lambda: Heatmap("", "", [Matrix("m", [])], "v"), "Matrix 'm' has no rows"),
@@ -103,6 +103,6 @@ def test_pictures_keep_every_byte(tmp_path: Path) -> None:
         (lambda: Picture(None, np.zeros(4, np.float32)), r"is a map \[h, w\], got \[4\]"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_where_it_is_made(make: Callable[[], object], message: str) -> None:
+def test_invalid_exhibits_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""A run folder belongs to one run, and a kill at any moment costs nothing that was written."""
+"""A run folder belongs to one run, and an interruption at any point loses nothing that was written."""
 
 import contextlib
 import json
@@ -49,13 +49,13 @@ def test_another_run_is_refused_and_the_difference_named(tmp_path: Path) -> None
     assert (run.folder / "manifest.json").read_text() == before
 
 
-def test_a_part_that_appears_or_vanishes_makes_another_run(tmp_path: Path) -> None:
+def test_an_added_or_removed_part_makes_another_run(tmp_path: Path) -> None:
     claim(tmp_path / "run", seed=0)
     with pytest.raises(UsageError, match="parts.data"):
         claim(tmp_path / "run", seed=0, data="digits")
 
 
-def test_what_a_kill_left_half_written_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_partly_written_files_of_a_killed_process_are_ignored(tmp_path: Path) -> None:
     left = [".manifest.json.71.part", "checkpoints/.step-7.pt.71.part", "eval/quick/shown/.3.pt.71.part"]
     left.append("study/parts/.one.pt.71.part")
     (tmp_path / left[0]).write_text("{")
@@ -69,22 +69,22 @@ def test_what_a_kill_left_half_written_is_in_nobodys_way(tmp_path: Path) -> None
     assert (tmp_path / "checkpoints" / "step-6.pt").exists()
 
 
-def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(UsageError, match="is not empty and not a run folder"):
         claim(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="is a file; --run wants a folder"):
+    with pytest.raises(UsageError, match="is a file; --run needs a folder"):
         claim(tmp_path / "file")
 
 
-def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write .*Choose a folder you may write to"):
         claim(tmp_path / "file" / "run")
 
 
-def test_a_folder_one_may_not_write_or_enter_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inaccessible_folder_is_a_usage_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     claim(tmp_path / "run")
     opened = Path.open
 
@@ -117,7 +117,7 @@ def test_two_processes_cannot_write_to_one_run(tmp_path: Path) -> None:
     assert "is in use by another process" in done.stdout
 
 
-def test_of_two_runs_that_claim_a_new_folder_at_once_one_has_it(tmp_path: Path) -> None:
+def test_of_two_simultaneous_claims_one_succeeds(tmp_path: Path) -> None:
     """Each thread opens the lock itself, as a process would: a lock belongs to what was opened."""
     for number in range(20):
         folder, together, claimed = tmp_path / str(number), threading.Barrier(3), list[tuple[int, Run]]()
@@ -136,7 +136,7 @@ def test_of_two_runs_that_claim_a_new_folder_at_once_one_has_it(tmp_path: Path) 
         assert run.manifest.parts == {"seed": seed}
 
 
-def test_a_refused_claim_leaves_nothing_behind_and_lets_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_claim_leaves_nothing_and_releases_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
     with pytest.raises(UsageError, match="not a run folder"):
@@ -150,7 +150,7 @@ def test_a_refused_claim_leaves_nothing_behind_and_lets_go(tmp_path: Path, monke
         patch.setattr("vitadel.runs.run.write_json", full)
         with pytest.raises(UsageError, match="cannot write") as refused:
             claim(tmp_path / "run")
-    assert refused.tb is not None  # whoever holds the error holds no lock
+    assert refused.tb is not None  # holding the error does not hold the lock
     assert not claim(tmp_path / "run").resumed
 
 
@@ -209,7 +209,7 @@ def test_the_manifest_records_what_a_run_needs_to_be_repeated(tmp_path: Path) ->
     assert (manifest.text("recipe", "steps"), manifest.find("model", "sha256")) == ("", None)
 
 
-def test_log_lines_of_a_step_done_twice_count_once_and_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+def test_repeated_log_steps_count_once_and_partial_lines_are_ignored(tmp_path: Path) -> None:
     run = claim(tmp_path / "run")
     for step, loss in ((10, 3.0), (20, 2.0), (10, 2.5)):
         run.log("step", step=step, loss=loss)
@@ -243,7 +243,7 @@ def logged(folder: Path) -> Run:
         b"[1]}",
     ],
 )
-def test_a_damaged_line_of_the_log_is_left_out_and_counted(tmp_path: Path, line: bytes) -> None:
+def test_damaged_log_lines_are_skipped_and_counted(tmp_path: Path, line: bytes) -> None:
     run = logged(tmp_path)
     with (tmp_path / "log.jsonl").open("ab") as handle:
         handle.write(line + b"\n")
@@ -252,18 +252,18 @@ def test_a_damaged_line_of_the_log_is_left_out_and_counted(tmp_path: Path, line:
     assert run.damaged_log_lines == 1
 
 
-def test_a_flipped_bit_anywhere_in_the_log_changes_no_number(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_the_log_changes_no_number(tmp_path: Path) -> None:
     run, path = logged(tmp_path), tmp_path / "log.jsonl"
     whole = path.read_bytes()
     written = {entry["step"]: entry["loss"] for entry in run.read_log("step")}
     for place in range(len(whole) - 1):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
-        found = {entry["step"]: entry["loss"] for entry in run.read_log("step")}
-        assert found.items() <= written.items()
-        assert len(found) == 3 or run.damaged_log_lines, place
+        result = {entry["step"]: entry["loss"] for entry in run.read_log("step")}
+        assert result.items() <= written.items()
+        assert len(result) == 3 or run.damaged_log_lines, place
 
 
-def test_a_line_cut_short_is_no_damage(tmp_path: Path) -> None:
+def test_a_partial_last_line_is_not_damage(tmp_path: Path) -> None:
     run = logged(tmp_path)
     whole = (tmp_path / "log.jsonl").read_bytes()
     (tmp_path / "log.jsonl").write_bytes(whole[:-40])
@@ -280,14 +280,14 @@ def test_a_log_of_an_earlier_version_without_checksums_is_read(tmp_path: Path) -
     assert run.damaged_log_lines == 0
 
 
-def test_a_torn_last_line_does_not_swallow_the_next(tmp_path: Path) -> None:
+def test_a_partial_last_line_does_not_damage_the_next(tmp_path: Path) -> None:
     run = claim(tmp_path / "run")
     (run.folder / "log.jsonl").write_text('{"event": "step", "st')
     run.log("step", step=1)
     assert [entry["step"] for entry in run.read_log("step")] == [1]
 
 
-def test_describe_names_types_and_functions_and_refuses_what_it_cannot_say() -> None:
+def test_describe_names_types_and_functions_and_refuses_other_objects() -> None:
     assert describe({"a": (1, None, True), "f": fingerprint, "p": Path("x")}) == {
         "a": [1, None, True],
         "f": "vitadel.runs.manifest.fingerprint",
@@ -301,11 +301,11 @@ def test_fingerprints_do_not_depend_on_the_order_of_keys() -> None:
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1}) != fingerprint({"a": 1, "b": 3})
 
 
-def test_differences_are_leaves() -> None:
+def test_differences_are_reported_per_value() -> None:
     assert differences({"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 3, "d": 4}}) == ["a.c: 2 -> 3", "a.d: null -> 4"]
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_partial_file(tmp_path: Path) -> None:
     target = tmp_path / "file.json"
     write_json(target, {"old": 1})
 
@@ -319,7 +319,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path: Path) -> Non
     assert os.listdir(tmp_path) == ["file.json"]
 
 
-def test_a_flipped_bit_anywhere_in_a_json_file_is_noticed_or_harmless(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_json_file_is_detected_or_harmless(tmp_path: Path) -> None:
     path, content = tmp_path / "file.json", {"spec": "digits", "n": 10, "shares": [0.25, 1e-9, None], "ok": True}
     write_json(path, content)
     whole, outcomes = path.read_bytes(), []
@@ -359,7 +359,7 @@ def test_a_manifest_of_an_earlier_version_is_checked_by_the_hashes_of_its_parts(
         claim(tmp_path / "run", seed=1)
 
 
-def test_nan_never_enters_a_json_file(tmp_path: Path) -> None:
+def test_nan_is_never_written_to_json(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Out of range float"):
         write_json(tmp_path / "file.json", {"loss": float("nan")})
 
@@ -374,7 +374,7 @@ def test_nan_never_enters_a_json_file(tmp_path: Path) -> None:
         ("[]", "should hold a JSON object, got a list"),
     ],
 )
-def test_a_hostile_manifest_is_one_line(tmp_path: Path, text: str, reason: str) -> None:
+def test_a_malicious_manifest_is_shown_on_one_line(tmp_path: Path, text: str, reason: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
     for read in (lambda: Run.open(tmp_path).manifest, lambda: claim(tmp_path)):
         with pytest.raises(UsageError, match=reason) as refused:
@@ -384,7 +384,7 @@ def test_a_hostile_manifest_is_one_line(tmp_path: Path, text: str, reason: str) 
 
 def test_json_is_read_from_regular_files_only(tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()
-    os.mkfifo(tmp_path / "pipe.json")  # to read it would wait for ever
+    os.mkfifo(tmp_path / "pipe.json")  # reading it would wait forever
     with pytest.raises(UsageError, match="cannot read .*folder.json: Is a directory"):
         read_json(tmp_path / "folder.json")
     with pytest.raises(UsageError, match="pipe.json is not readable JSON .it is no regular file"):

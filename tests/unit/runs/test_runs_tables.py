@@ -1,4 +1,4 @@
-"""Results come back as they went in, in order, whole or not at all."""
+"""Rows are read as written, in order, whole or not at all."""
 
 import json
 from collections.abc import Callable
@@ -10,7 +10,9 @@ import pytest
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
+from vitadel.core.flags import Flag
 from vitadel.runs import ResultFolder
+from vitadel.runs.schema import SuiteRecord
 from vitadel.runs.tables import Columns
 
 
@@ -18,7 +20,7 @@ def columns(index: list[int]) -> dict[str, list[object]]:
     return {"index": list(index), "label": [one % 10 for one in index], "costs": [[1.0, 2.0] for _ in index]}
 
 
-def test_portions_become_one_table_in_order(tmp_path: Path) -> None:
+def test_parts_of_a_table_are_read_in_order(tmp_path: Path) -> None:
     results = ResultFolder(tmp_path / "eval")
     assert results.read("pgd") == results.rows() == {}
     assert not results.finished
@@ -32,9 +34,7 @@ def test_portions_become_one_table_in_order(tmp_path: Path) -> None:
     assert sorted(path.name for path in results.folder.iterdir()) == ["rows.parquet", "summary.json"]
 
 
-def test_an_interruption_between_rows_and_summary_loses_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interruption_before_the_summary_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = ResultFolder(tmp_path / "eval")
     results.append("pgd", columns([0, 1]))
 
@@ -48,7 +48,7 @@ def test_an_interruption_between_rows_and_summary_loses_nothing(
     assert results.read("pgd") == columns([0, 1])
 
 
-def test_a_damaged_portion_is_named(tmp_path: Path) -> None:
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     results = ResultFolder(tmp_path / "eval")
     results.append("pgd", columns([0, 1]))
     (file,) = results.table("pgd").iterdir()
@@ -57,7 +57,7 @@ def test_a_damaged_portion_is_named(tmp_path: Path) -> None:
         results.read("pgd")
 
 
-def test_tables_and_parts_are_named_as_any_file_system_allows(tmp_path: Path) -> None:
+def test_names_of_tables_are_valid_on_any_file_system(tmp_path: Path) -> None:
     results = ResultFolder(tmp_path / "eval")
     results.append("pgd:steps=3,step_size=1/2", columns([2, 3]))
     results.append("clean", columns([5]))
@@ -72,14 +72,14 @@ def test_tables_and_parts_are_named_as_any_file_system_allows(tmp_path: Path) ->
     assert results.read("fgsm") == {}
 
 
-def test_a_file_half_written_by_a_killed_process_is_no_row(tmp_path: Path) -> None:
+def test_a_partly_written_file_has_no_rows(tmp_path: Path) -> None:
     results = ResultFolder(tmp_path / "eval")
     results.append("clean", columns([4]))
     (results.table("clean") / ".000000000.parquet.77.part").write_bytes(b"0" * 100)
     assert results.read("clean")["index"] == [4]
 
 
-def test_a_flipped_bit_anywhere_in_a_table_is_found_or_harmless(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_table_is_detected_or_harmless(tmp_path: Path) -> None:
     results, outcomes = ResultFolder(tmp_path), []
     results.append("pgd", {**columns(list(range(20))), "id": [f"image {row}" for row in range(20)]})
     (file,) = results.table("pgd").iterdir()
@@ -121,6 +121,13 @@ def test_rows_of_earlier_versions_are_read_under_their_new_names(tmp_path: Path)
     }
 
 
+def test_flags_of_earlier_versions_are_read_under_their_new_codes(tmp_path: Path) -> None:
+    results = evaluated(tmp_path)
+    flag = {"code": "search-fell-back", "sentence": "a slower path was taken", "evidence": {}}
+    record = SuiteRecord.from_json({**read_json(results.folder / "summary.json"), "seconds": 1.0, "flags": [flag]})
+    assert record.flags == (Flag("search-fallback", "a slower path was taken", {}),)
+
+
 def evaluated(folder: Path) -> ResultFolder:
     """Four images: three correct as they are, one of them after the attack."""
     results = ResultFolder(folder)
@@ -135,11 +142,11 @@ def evaluated(folder: Path) -> ResultFolder:
 
 
 def edited(name: str, value: object) -> Callable[[ResultFolder], None]:
-    """Change the summary as somebody would who knows about the hash in it."""
+    """Change the summary together with its hash."""
 
     def edit(results: ResultFolder) -> None:
-        told = read_json(results.folder / "summary.json")
-        write_json(results.folder / "summary.json", {**told, name: value})
+        stored = read_json(results.folder / "summary.json")
+        write_json(results.folder / "summary.json", {**stored, name: value})
 
     return edit
 
@@ -155,20 +162,20 @@ def of_other_rows(results: ResultFolder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "message"),
     [
         (in_an_editor, r"summary\.json is damaged or was edited"),
         (
             edited("robust", {"correct": 1, "n": 4, "accuracy": 0.99, "low": 0.047, "high": 0.448}),
-            r"says robust = 99\.0% \(4\.7%-44\.8%\), its rows say 25\.0% \(4\.6%-69\.9%\)",
+            r"has robust = 99\.0% \(4\.7%-44\.8%\), its rows give 25\.0% \(4\.6%-69\.9%\)",
         ),
-        (edited("clean", {"correct": 3, "n": 4, "accuracy": 0.75, "low": 0.31, "high": 0.95}), "says clean = 75"),
-        (edited("clean", {"accuracy": 0.75}), 'says clean = {"accuracy": 0.75}, its rows say 75'),
+        (edited("clean", {"correct": 3, "n": 4, "accuracy": 0.75, "low": 0.31, "high": 0.95}), "has clean = 75"),
+        (edited("clean", {"accuracy": 0.75}), 'has clean = {"accuracy": 0.75}, its rows give 75'),
         (edited("n", 5), r"counted from other rows than .*rows\.parquet"),
         (of_other_rows, r"counted from other rows than .*rows\.parquet"),
         (
             lambda one: (one.folder / "summary.json").write_text("{}"),
-            "says nothing of name, suite, threat, n, ",
+            "lacks name, suite, threat, n, ",
         ),
         (lambda one: (one.folder / "summary.json").write_text("[]"), "should hold a JSON object, got a list"),
         (lambda one: (one.folder / "summary.json").write_bytes(b'{"n": \xff}'), "is not readable JSON"),
@@ -186,14 +193,14 @@ def of_other_rows(results: ResultFolder) -> None:
         ),
     ],
 )
-def test_a_summary_that_its_rows_do_not_confirm_is_refused(
-    tmp_path: Path, spoil: Callable[[ResultFolder], object], told: str
+def test_a_summary_that_contradicts_its_rows_is_refused(
+    tmp_path: Path, spoil: Callable[[ResultFolder], object], message: str
 ) -> None:
     results = evaluated(tmp_path)
     summary, _ = results.read_verified()
     assert (summary["n"], "rows_sha256" in summary, "sha256" in summary) == (4, False, False)
     spoil(results)
-    with pytest.raises(UsageError, match=told):
+    with pytest.raises(UsageError, match=message):
         results.read_verified()
 
 
@@ -207,7 +214,7 @@ def test_deleting_any_file_of_an_evaluation_makes_it_unfinished(tmp_path: Path) 
         assert results.read_verified()[0]["n"] == 4
 
 
-def test_a_summary_of_an_earlier_version_without_hashes_is_still_counted_again(tmp_path: Path) -> None:
+def test_a_summary_without_hashes_is_checked_against_its_rows(tmp_path: Path) -> None:
     results = evaluated(tmp_path)
     summary, _ = results.read_verified()
     (tmp_path / "summary.json").write_text(json.dumps(summary))
@@ -218,7 +225,7 @@ def test_a_summary_of_an_earlier_version_without_hashes_is_still_counted_again(t
         results.read_verified()
 
 
-def test_tables_with_long_names_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_tables_with_long_names_have_separate_folders(tmp_path: Path) -> None:
     names = [f"pgd:steps={'0' * 300}{steps}" for steps in (1, 2)]
     for image, name in enumerate(names):
         ResultFolder(tmp_path).append(name, columns([image]))

@@ -12,7 +12,6 @@ from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS, SEVERITIES
 from vitadel.shifts import filters as filters
 from vitadel.shifts.blur import (
-    _smear_by_index,
     copied,
     defocus_blur,
     disk,
@@ -21,11 +20,12 @@ from vitadel.shifts.blur import (
     motion_blur,
     offsets,
     smear,
+    smear_by_index,
     zoom_blur,
     zoom_factors,
 )
 
-DRAWS = RandomStreams.of(0, torch.arange(2))
+RNG = RandomStreams.of(0, torch.arange(2))
 
 
 def images(*shape: int) -> Tensor:
@@ -39,14 +39,14 @@ def images(*shape: int) -> Tensor:
     (2.44, 3, filters.mirrored, "reflect"),
     (170.8, 3, filters.mirrored, "reflect"),
 ])  # fmt: skip
-def test_gaussian_blur_is_scipy_s(sigma: float, truncate: float, edge: filters.Edge, mode: str) -> None:
+def test_gaussian_blur_matches_scipy(sigma: float, truncate: float, edge: filters.Edge, mode: str) -> None:
     x = images(2, 3, 120, 70)
     ours = filters.gaussian_filter(x, sigma, truncate, edge)
     theirs = ndimage.gaussian_filter(x.double().numpy(), (0, 0, sigma, sigma), mode=mode, truncate=truncate)
     torch.testing.assert_close(ours.double(), torch.from_numpy(theirs), rtol=0, atol=2e-6)
 
 
-def test_disks() -> None:
+def test_disk_kernels() -> None:
     for (radius, softness), weight in zip(
         CORRUPTIONS["defocus_blur"].imagenet, (1, 1, 1, 1.012975, 1.010786), strict=True
     ):
@@ -65,10 +65,10 @@ def test_disks() -> None:
 
 @pytest.mark.parametrize("shape", [(20, 31), (32, 32)])
 @pytest.mark.parametrize("rung", [(3, 0.1), (10, 0.5), (1.5, 0.1)])
-def test_defocus_blur_by_a_direct_sum(shape: tuple[int, int], rung: tuple[float, float]) -> None:
+def test_defocus_blur_matches_a_direct_sum(shape: tuple[int, int], rung: tuple[float, float]) -> None:
     x = images(1, 3, *shape)
     slow = ndimage.correlate(x.double().numpy(), disk(*rung).double().numpy()[None, None], mode="mirror")  # reflect-101
-    torch.testing.assert_close(defocus_blur(x, DRAWS, *rung).double(), torch.from_numpy(slow), rtol=0, atol=2e-6)
+    torch.testing.assert_close(defocus_blur(x, RNG, *rung).double(), torch.from_numpy(slow), rtol=0, atol=2e-6)
 
 
 def scan(values: list[list[int]], down: Tensor, right: Tensor, reach: int) -> list[list[int]]:
@@ -91,7 +91,7 @@ def test_copies_follow_the_scan(reach: int) -> None:
 
 
 @pytest.mark.parametrize("reach", [1, 2, 3, 4])
-def test_every_pair_of_offsets_is_drawn_as_often(reach: int) -> None:
+def test_pairs_of_offsets_are_uniform(reach: int) -> None:
     down, right = offsets(RandomStreams.of(0, torch.arange(3)), reach, 150, 160)
     pairs = (((down + reach) * 2 * reach) + right + reach).long().flatten()
     counts = pairs.bincount(minlength=4 * reach**2).double()
@@ -101,7 +101,7 @@ def test_every_pair_of_offsets_is_drawn_as_often(reach: int) -> None:
     assert abs(chi2 - freedom) < 4 * math.sqrt(2 * freedom)
 
 
-def test_copies_follow_a_chain_to_its_end() -> None:
+def test_copies_follow_chains_to_their_end() -> None:
     down, right = torch.zeros(2, 1, 9, 40, dtype=torch.long)
     right[:] = 1  # every pixel copies its right neighbor, which has copied its own
     places = torch.arange(9 * 40).view(9, 40).tolist()
@@ -110,11 +110,11 @@ def test_copies_follow_a_chain_to_its_end() -> None:
 
 def test_glass_blur_composes_its_passes() -> None:
     x = images(2, 3, 24, 24)
-    y = glass_blur(x, DRAWS, 0.05, 2, 3)  # too narrow a Gaussian to blur: pixels are moved and nothing else
+    y = glass_blur(x, RNG, 0.05, 2, 3)  # too narrow a Gaussian to blur: pixels are moved and nothing else
     for image in range(2):
         whole = {tuple(pixel) for pixel in (x[image].flatten(1).T * 255).round().int().tolist()}
         assert {tuple(pixel) for pixel in (y[image].flatten(1).T * 255).round().int().tolist()} <= whole
-        assert torch.equal(y[image, :, :3], x[image, :, :3])  # a border of `reach` and one more at the top stays
+        assert torch.equal(y[image, :, :3], x[image, :, :3])  # a border of `reach` and one more at the top is unchanged
         assert torch.equal(y[image, :, -1], x[image, :, -1])
         assert not torch.equal(y[image], x[image])
 
@@ -134,7 +134,7 @@ def slow_smear(image: np.ndarray, degrees: float, radius: int, sigma: float) -> 
 
 
 @pytest.mark.parametrize("degrees", [-135.0, -100.0, -45.0, -13.7, 0.0, 31.0, 44.9])
-def test_smear_by_a_slow_loop(degrees: float) -> None:
+def test_smear_matches_a_slow_loop(degrees: float) -> None:
     x = images(2, 3, 18, 29)
     ours = smear(x, torch.tensor([degrees, 0.5 * degrees]), 10, 3)
     for image, angle in enumerate((degrees, 0.5 * degrees)):
@@ -142,7 +142,7 @@ def test_smear_by_a_slow_loop(degrees: float) -> None:
         torch.testing.assert_close(ours[image].double(), torch.from_numpy(slow), rtol=0, atol=1e-6)
 
 
-def test_smearing_by_index_is_smearing_by_slices() -> None:
+def test_smearing_by_index_matches_slices() -> None:
     x = images(2, 3, 21, 16)
     down, right = torch.tensor([[0, 1, -2, 3], [0, -1, -1, 5]]), torch.tensor([[0, 1, 2, 3], [0, 1, 1, 30]])
     weights = torch.tensor([0.4, 0.3, 0.2, 0.1])
@@ -152,10 +152,10 @@ def test_smearing_by_index_is_smearing_by_slices() -> None:
             rows = (torch.arange(21) + down[image, tap]).clamp(0, 20)
             cols = (torch.arange(16) + right[image, tap]).clamp(0, 15)
             slow[image] += weights[tap] * x[image][:, rows][:, :, cols]
-    torch.testing.assert_close(_smear_by_index(x, down, right, weights), slow, rtol=0, atol=1e-6)
+    torch.testing.assert_close(smear_by_index(x, down, right, weights), slow, rtol=0, atol=1e-6)
 
 
-def test_motion_blur_turns_within_45_degrees_and_rounds() -> None:
+def test_motion_blur_angles_are_within_45_degrees() -> None:
     x = torch.zeros(400, 3, 33, 33)
     x[:, :, 16, 16] = 1
     y = motion_blur(x, RandomStreams.of(0, torch.arange(400)), 10, 3)
@@ -163,7 +163,7 @@ def test_motion_blur_turns_within_45_degrees_and_rounds() -> None:
     assert y[:, :, 16, 16].unique().item() * 255 == pytest.approx((peak[0] / peak.sum() * 255).round().item())
     hit = y[:, 0] > 0
     rows, cols = hit.any(2), hit.any(1)
-    assert not cols[:, 17:].any()  # a pixel takes from those to its right, so a point leaves its mark to the left
+    assert not cols[:, 17:].any()  # a pixel takes from those to its right, so a point is smeared to the left
     assert rows[:, :16].any()
     assert rows[:, 17:].any()
     assert (rows.sum(1) <= cols.sum(1)).all()
@@ -187,7 +187,7 @@ def slow_zoom(plane: np.ndarray, factor: float) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [32, 97, 224])
 @pytest.mark.parametrize("factor", [1.0, 1.01, 1.12, 1.3, 1.75, 2.25, 3, 4.5])
-def test_magnified_is_scipy_s_zoom(size: int, factor: float) -> None:
+def test_magnification_matches_scipy_zoom(size: int, factor: float) -> None:
     x = images(1, size, size)
     slow = slow_zoom(x[0].double().numpy(), factor)
     torch.testing.assert_close(magnified(x, factor)[0].double(), torch.from_numpy(slow), rtol=0, atol=2e-5)
@@ -201,4 +201,4 @@ def test_zoom_blur_is_the_mean_of_its_zooms(severity: int) -> None:
     planes = x[0].double().numpy()
     total = planes + sum(np.stack([slow_zoom(plane, factor) for plane in planes]) for factor in factors)
     slow = torch.from_numpy(total / (len(factors) + 1))
-    torch.testing.assert_close(zoom_blur(x, DRAWS, *rung)[0].double(), slow, rtol=0, atol=2e-5)
+    torch.testing.assert_close(zoom_blur(x, RNG, *rung)[0].double(), slow, rtol=0, atol=2e-5)

@@ -1,4 +1,4 @@
-"""Color in closed form against the way through hue, saturation and value, pixel by pixel in float64."""
+"""Color in closed form against the conversion to hue, saturation and value, pixel by pixel in float64."""
 
 import colorsys
 from itertools import pairwise
@@ -11,7 +11,7 @@ from vitadel.core.rng import RandomStreams
 from vitadel.shifts import CORRUPTIONS, Corruption
 from vitadel.shifts.color import brightness, contrast, saturate
 
-DRAWS = RandomStreams.of(0, torch.arange(1))
+RNG = RandomStreams.of(0, torch.arange(1))
 
 
 def palette() -> Tensor:
@@ -33,28 +33,28 @@ def through_hsv(x: Tensor, times: float, plus: float, more: float) -> Tensor:
 
 
 @pytest.mark.parametrize("more", [rung[0] for rung in CORRUPTIONS["brightness"].imagenet])
-def test_brightness(more: float) -> None:
+def test_brightness_matches_its_formula(more: float) -> None:
     x = palette()
     expected = through_hsv(x, 1, 0, more)
-    torch.testing.assert_close(brightness(x, DRAWS, more).double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(brightness(x, RNG, more).double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("times", "plus"), CORRUPTIONS["saturate"].imagenet + CORRUPTIONS["saturate"].cifar[2:])
-def test_saturate(times: float, plus: float) -> None:
+def test_saturate_matches_its_formula(times: float, plus: float) -> None:
     x = palette()
     expected = through_hsv(x, times, plus, 0)
-    torch.testing.assert_close(saturate(x, DRAWS, times, plus).double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(saturate(x, RNG, times, plus).double(), expected, rtol=0, atol=1e-6)
 
 
-def test_contrast_moves_channels_towards_their_own_means() -> None:
+def test_contrast_moves_channels_towards_their_means() -> None:
     x = palette()
     mean = x.double().mean((2, 3), keepdim=True)
     for (factor,) in CORRUPTIONS["contrast"].imagenet:
         expected = (x.double() - mean) * factor + mean
-        torch.testing.assert_close(contrast(x, DRAWS, factor).double(), expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(contrast(x, RNG, factor).double(), expected, rtol=0, atol=1e-6)
 
 
-def test_black_turns_gray_and_gray_turns_red() -> None:
+def test_saturate_of_black_and_gray() -> None:
     black, gray = torch.zeros(1, 3, 16, 16), torch.full((1, 3, 16, 16), 100 / 255)
     rows = torch.zeros(1, dtype=torch.long)
     assert (Corruption("brightness", 3)(black, rows, seed=0) * 255).unique().round().tolist() == [76]  # 0.3 of 255

@@ -1,4 +1,4 @@
-"""What every corruption promises, and what it refuses."""
+"""Properties of every corruption, and refusals."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_corruptions_have_groups_and_five_severities() -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_eight_bit_images_whatever_the_batch_and_the_order(name: str, table: str) -> None:
+def test_results_are_eight_bit_and_do_not_depend_on_batch_or_order(name: str, table: str) -> None:
     x, index = images(3), torch.tensor([4, 11, 2])
     before = x.clone()
     for severity in SEVERITIES:
@@ -76,7 +76,7 @@ def test_seed_index_and_severity_each_change_the_noise(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(16, 16), (17, 40), (64, 33), (225, 225)])
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_other_sizes(name: str, shape: tuple[int, int]) -> None:
+def test_other_sizes_are_supported(name: str, shape: tuple[int, int]) -> None:
     x = images(1, *shape)
     y = Corruption(name, 5)(x, torch.tensor([0]), seed=0)
     assert y.shape == x.shape
@@ -87,7 +87,7 @@ def test_other_sizes(name: str, shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize("level", [0, 128, 255])
 @pytest.mark.parametrize("name", ["defocus_blur", "zoom_blur", "glass_blur", "motion_blur", "gaussian_blur",
                                   "elastic_transform", "contrast", "pixelate"])  # fmt: skip
-def test_a_flat_image_loses_a_level_at_most(name: str, level: int) -> None:
+def test_a_constant_image_changes_by_at_most_one_level(name: str, level: int) -> None:
     """By rounding, as in the original: a disk whose weights add up to 1 - 4e-9 leaves 254 of white."""
     x = torch.full((1, 3, 40, 40), level / 255)
     for severity in SEVERITIES[:3]:  # the larger disks of defocus_blur brighten
@@ -97,7 +97,7 @@ def test_a_flat_image_loses_a_level_at_most(name: str, level: int) -> None:
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_black_and_white_images_are_no_trouble(name: str) -> None:
+def test_black_and_white_images_are_supported(name: str) -> None:
     x = torch.tensor([0.0, 1.0]).view(2, 1, 1, 1).expand(2, 3, 32, 32)
     for severity in SEVERITIES:
         y = Corruption(name, severity)(x, torch.arange(2), seed=0)
@@ -107,7 +107,7 @@ def test_black_and_white_images_are_no_trouble(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["shot_noise", "impulse_noise", "frost", "elastic_transform", "saturate", "jpeg_compression"]
 )
-def test_other_float_types_come_back_as_they_came(name: str) -> None:
+def test_float_types_are_kept(name: str) -> None:
     x, index = images(2), torch.arange(2)
     y = Corruption(name, 3)(x, index, seed=0)
     double = Corruption(name, 3)(x.double(), index, seed=0)
@@ -131,8 +131,8 @@ def test_the_table_follows_the_size_and_is_recorded() -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("name", [name for name in CORRUPTIONS if name != "spatter"])
-def test_nothing_waits_for_the_device(name: str, table: str) -> None:
-    """A tensor without data has nothing to tell: asking it for a number raises."""
+def test_corruptions_do_not_synchronize_with_the_device(name: str, table: str) -> None:
+    """A meta tensor has no data: reading a value raises."""
     index = torch.empty(3, dtype=torch.long, device="meta")
     for severity in SEVERITIES:
         y = Corruption(name, severity, table).apply(
@@ -161,7 +161,7 @@ def test_a_gpu_gives_the_same_images(name: str) -> None:
     (lambda: Corruption("fog", 1, "cifr"), "Did you mean 'cifar'"),
     (lambda: Corruption("fog", 1, jpeg=0), r"Corruption.jpeg must lie in \[1, 100\], got 0. ImageNet-C's files"),
 ])  # fmt: skip
-def test_wrong_settings_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_settings_are_refused(make, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(UsageError, match=message):
         make()
 
@@ -178,12 +178,12 @@ def test_wrong_settings_are_refused(make, message: str) -> None:  # type: ignore
     (torch.full((1, 3, 32, 32), -0.1), torch.tensor([0]), "Normalization belongs inside the model"),
     (torch.full((1, 3, 32, 32), torch.nan), torch.tensor([0]), r"in \[0, 1\]"),
 ])  # fmt: skip
-def test_wrong_images_are_refused(x: Tensor, index: Tensor, message: str) -> None:
+def test_invalid_images_are_refused(x: Tensor, index: Tensor, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Corruption("fog", 1)(x, index, seed=0)
 
 
-def test_a_gray_image_keeps_equal_channels_where_the_corruption_does() -> None:
+def test_gray_images_keep_equal_channels_where_the_corruption_does() -> None:
     gray = images(1)[:, :1].expand(-1, 3, -1, -1)
     for name in ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur", "snow", "fog", "brightness", "contrast",
                  "elastic_transform", "pixelate", "gaussian_blur"):  # fmt: skip
@@ -192,7 +192,7 @@ def test_a_gray_image_keeps_equal_channels_where_the_corruption_does() -> None:
         assert torch.equal(y[:, 0], y[:, 2]), name
 
 
-def test_frost_takes_a_folder_by_its_path(tmp_path: Path) -> None:
+def test_frost_accepts_a_folder_path(tmp_path: Path) -> None:
     from PIL import Image
 
     Image.new("RGB", (64, 64), (0, 0, 255)).save(tmp_path / "blue.png")

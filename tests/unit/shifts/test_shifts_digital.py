@@ -14,7 +14,7 @@ from vitadel.shifts import CORRUPTIONS
 from vitadel.shifts.digital import affine, elastic_transform, fixed_point_places, pixelate, sample_once, sample_twice
 from vitadel.shifts.fast_rng import uniform
 
-DRAWS = RandomStreams.of(0, torch.arange(2))
+RNG = RandomStreams.of(0, torch.arange(2))
 
 
 def images(*shape: int) -> Tensor:
@@ -22,7 +22,7 @@ def images(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("sample", "mode"), [(sample_once, "mirror"), (sample_twice, "reflect")])
-def test_sampling_is_scipy_s(sample: Callable[[Tensor, Tensor], Tensor], mode: str) -> None:
+def test_sampling_matches_scipy(sample: Callable[[Tensor, Tensor], Tensor], mode: str) -> None:
     x = images(2, 3, 21, 34)
     place = torch.rand(2, 2, 21, 34, generator=torch.Generator().manual_seed(2)) * 60 - 15  # well outside too
     ours = sample(x, place)
@@ -33,8 +33,8 @@ def test_sampling_is_scipy_s(sample: Callable[[Tensor, Tensor], Tensor], mode: s
             torch.testing.assert_close(ours[image, channel].double(), torch.from_numpy(slow), rtol=0, atol=1e-5)
 
 
-def test_affine_takes_the_moved_points_back() -> None:
-    jitter = uniform(DRAWS, 3, 2) * 20 - 10
+def test_the_affine_map_inverts_the_moved_points() -> None:
+    jitter = uniform(RNG, 3, 2) * 20 - 10
     height, width = 60, 90
     still = torch.tensor([[65.0, 50.0], [65.0, 10.0], [25.0, 10.0]])  # 45 +- 20 across, 30 +- 20 down
     back = fixed_point_places(affine(height, width, jitter), height, width)
@@ -42,7 +42,7 @@ def test_affine_takes_the_moved_points_back() -> None:
     for image in range(2):
         moved = (still + jitter[image]).double()
         design = torch.cat([moved, torch.ones(3, 1)], 1).double()
-        matrix = torch.linalg.solve(design, still.double())  # (x, y, 1) of a moved point -> where it lay
+        matrix = torch.linalg.solve(design, still.double())  # (x, y, 1) of a moved point -> its original position
         y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         expected = torch.stack([x, y, torch.ones_like(x)], 2).double() @ matrix
         # to 32nds, of a sum whose parts are rounded to 1024ths
@@ -52,13 +52,13 @@ def test_affine_takes_the_moved_points_back() -> None:
 @pytest.mark.parametrize(
     "rung", CORRUPTIONS["elastic_transform"].imagenet[1:3] + CORRUPTIONS["elastic_transform"].cifar
 )
-def test_elastic_transform_step_by_step(rung: tuple[float, float, float]) -> None:
+def test_elastic_transform_matches_a_direct_computation(rung: tuple[float, float, float]) -> None:
     strength, sigma, jitter = rung
     x = images(2, 3, 64, 64)
-    y = elastic_transform(x, DRAWS, *rung)
-    matrix = affine(64, 64, (uniform(DRAWS.fold(0), 3, 2) * 2 - 1) * jitter)
+    y = elastic_transform(x, RNG, *rung)
+    matrix = affine(64, 64, (uniform(RNG.fold(0), 3, 2) * 2 - 1) * jitter)
     moved = sample_once(x, fixed_point_places(matrix, 64, 64))
-    noise = (uniform(DRAWS.fold(1), 2, 64, 64) * 2 - 1).double().numpy()
+    noise = (uniform(RNG.fold(1), 2, 64, 64) * 2 - 1).double().numpy()
     rows, cols = np.meshgrid(np.arange(64), np.arange(64), indexing="ij")
     for image in range(2):
         right, down = (
@@ -71,12 +71,12 @@ def test_elastic_transform_step_by_step(rung: tuple[float, float, float]) -> Non
 
 
 @pytest.mark.parametrize("shape", [(224, 224), (32, 32), (50, 75)])
-def test_pixelate_is_pillow_s_box_down_and_up(shape: tuple[int, int]) -> None:
+def test_pixelate_matches_pillow_box_resizing(shape: tuple[int, int]) -> None:
     x = images(1, 3, *shape)
     image = Image.fromarray((x[0] * 255).round().byte().permute(1, 2, 0).numpy())
     height, width = shape
     for (factor,) in CORRUPTIONS["pixelate"].imagenet + CORRUPTIONS["pixelate"].cifar:
         small = image.resize((int(width * factor), int(height * factor)), Image.Resampling.BOX)
         theirs = np.asarray(small.resize((width, height), Image.Resampling.BOX))
-        ours = (pixelate(x, DRAWS, factor)[0] * 255).round().byte().permute(1, 2, 0).numpy()
+        ours = (pixelate(x, RNG, factor)[0] * 255).round().byte().permute(1, 2, 0).numpy()
         assert np.array_equal(ours, theirs), factor

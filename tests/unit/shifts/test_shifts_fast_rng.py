@@ -17,7 +17,7 @@ def rng(*index: int) -> RandomStreams:
 
 
 def z(values: Tensor, mean: float, variance: float) -> float:
-    """How many standard errors the sample mean lies off."""
+    """By how many standard errors the sample mean is off."""
     return float((values.double().mean() - mean) / math.sqrt(variance / values.numel()))
 
 
@@ -53,7 +53,7 @@ def test_the_two_numbers_of_a_pair_are_independent() -> None:
     assert abs(z(u[::2] * u[1::2], 0, 1 / 144)) < 4  # two halves of one word
 
 
-def test_words_are_splitmix64_on_the_processor_and_on_a_device() -> None:
+def test_words_are_splitmix64_on_every_device() -> None:
     key = torch.tensor([0, 1234567, -1, -(2**63)])
     words = words_by_numpy(key, 1000)
     assert torch.equal(words, words_by_torch(key, 1000))
@@ -63,7 +63,7 @@ def test_words_are_splitmix64_on_the_processor_and_on_a_device() -> None:
 
 
 @pytest.mark.parametrize("draw", [uniform, normal])
-def test_a_number_depends_on_image_and_position_alone(draw) -> None:  # type: ignore[no-untyped-def]
+def test_numbers_depend_on_image_and_position_alone(draw) -> None:  # type: ignore[no-untyped-def]
     together, alone = draw(rng(5, 9), 3, 7, 5), draw(rng(9), 3, 7, 5)
     assert together.shape == (2, 3, 7, 5)
     assert torch.equal(together[1], alone[0])

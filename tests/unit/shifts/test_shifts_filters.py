@@ -22,7 +22,7 @@ def banded(rows: int, cols: int, reach: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("rows", "cols", "reach"), [(100, 100, 3), (70, 100, 5), (100, 100, 90), (20, 33, 1)])
-def test_strips_are_the_matrix(rows: int, cols: int, reach: int) -> None:
+def test_strips_match_the_matrix(rows: int, cols: int, reach: int) -> None:
     matrix = banded(rows, cols, reach)
     cut = strips(matrix.float(), CPU)
     assert (len(cut) == 1) == (reach == 90 or rows < 33)  # few zeros, or too small to cut
@@ -32,7 +32,7 @@ def test_strips_are_the_matrix(rows: int, cols: int, reach: int) -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 30, 17), (2, 3, 30, 17), (5, 30, 40)])
-def test_rows_between_rows_are_a_product(shape: tuple[int, ...]) -> None:
+def test_interpolated_rows_match_a_matrix_product(shape: tuple[int, ...]) -> None:
     rng = torch.Generator().manual_seed(0)
     low, share = torch.randint(0, 29, (21,), generator=rng), torch.rand(21, 1, generator=rng)
     rows = RowInterpolation(low, low + 1, share)
@@ -44,7 +44,7 @@ def test_rows_between_rows_are_a_product(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("size", [16, 32, 48])
-def test_transforms_do_not_depend_on_how_many_there_are(size: int) -> None:
+def test_transforms_do_not_depend_on_the_batch(size: int) -> None:
     """Some libraries make many transforms of 16 or 32 points another way than one."""
     x = torch.rand(24, 1, size, size, generator=torch.Generator().manual_seed(0))
     response = torch.fft.rfft2(torch.rand(size, size, generator=torch.Generator().manual_seed(1)))

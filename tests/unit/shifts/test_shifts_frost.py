@@ -1,4 +1,4 @@
-"""Frost from photographs and made up."""
+"""Frost from photographs and procedural frost."""
 
 from pathlib import Path
 
@@ -12,18 +12,18 @@ from vitadel.core.rng import RandomStreams
 from vitadel.shifts import Corruption
 from vitadel.shifts.frost import (
     ORIGINAL,
-    _photo,
-    _windows_by_index,
-    _windows_by_slices,
     from_photographs,
     frost,
     photos_in,
     procedural,
+    read_photo,
+    windows_by_index,
+    windows_by_slices,
 )
 
 
 def photo(path: Path, height: int, width: int, blue: int) -> None:
-    """Red counts rows, green columns: a window of it says where it was cut out."""
+    """Red counts rows, green columns: a window of it shows where it was cut out."""
     rows, cols = np.meshgrid(np.arange(height), np.arange(width), indexing="ij")
     Image.fromarray(np.stack([rows, cols, np.full_like(rows, blue)], 2).astype(np.uint8)).save(path)
 
@@ -36,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_windows_are_cut_from_all_photographs_evenly(folder: Path) -> None:
+def test_windows_are_uniform_over_photographs(folder: Path) -> None:
     rng = RandomStreams.of(0, torch.arange(2000))
     ice = from_photographs(torch.zeros(2000, 3, 40, 40), rng, folder, 1)
     for image in ice[:50]:
@@ -68,27 +68,27 @@ def test_a_small_photograph_is_enlarged(folder: Path) -> None:
 def test_an_enlarged_photograph_is_larger_than_the_image_and_keeps_its_shape(tmp_path: Path, stride: int) -> None:
     photo(tmp_path / "a.png", 41 * stride, 60 * stride, 10)
     # 41 rows must become 51, and 60 columns in proportion 74.6
-    assert _photo(tmp_path / "a.png", stride, 50, 50).shape == (3, 51, 75)
-    assert _photo(tmp_path / "a.png", stride, 30, 80).shape == (3, 56, 81)
-    assert _photo(tmp_path / "a.png", stride, 40, 59).shape == (3, 41, 60)
+    assert read_photo(tmp_path / "a.png", stride, 50, 50).shape == (3, 51, 75)
+    assert read_photo(tmp_path / "a.png", stride, 30, 80).shape == (3, 56, 81)
+    assert read_photo(tmp_path / "a.png", stride, 40, 59).shape == (3, 41, 60)
 
 
-def test_of_the_original_six_the_last_is_never_drawn(tmp_path: Path) -> None:
+def test_the_last_of_the_original_six_is_never_drawn(tmp_path: Path) -> None:
     for number, name in enumerate(ORIGINAL):
         photo(tmp_path / name, 40, 40, number)
     assert [path.name for path in photos_in(tmp_path)] == list(ORIGINAL[:5])
     assert Corruption("frost", 1, frost=tmp_path).describe(32, 32)["frost"] == list(ORIGINAL[:5])
 
 
-def test_windows_by_index_are_windows_by_slices() -> None:
+def test_windows_by_index_match_slices() -> None:
     pixels = torch.rand(3, 40 * 50 + 30 * 35)  # two photographs, 50 and 35 wide
     corner, row = torch.tensor([0, 3 * 50 + 7, 40 * 50 + 2 * 35 + 1]), torch.tensor([50, 50, 35])
-    ours = _windows_by_slices(pixels, corner, row, 20, 16)
-    assert torch.equal(ours, _windows_by_index(pixels, corner, row, 20, 16))
+    ours = windows_by_slices(pixels, corner, row, 20, 16)
+    assert torch.equal(ours, windows_by_index(pixels, corner, row, 20, 16))
     assert torch.equal(ours[2], pixels[:, 2000:].view(3, 30, 35)[:, 2:22, 1:17])
 
 
-def test_other_photographs_by_the_same_name_are_told_apart(folder: Path) -> None:
+def test_other_photographs_of_the_same_name_are_distinguished(folder: Path) -> None:
     before = Corruption("frost", 1, frost=folder).describe(224, 224)
     photo(folder / "b.png", 100, 41, 21)
     after = Corruption("frost", 1, frost=folder).describe(224, 224)
@@ -96,7 +96,7 @@ def test_other_photographs_by_the_same_name_are_told_apart(folder: Path) -> None
     assert before["frost_sha256"] != after["frost_sha256"]
 
 
-def test_shares_of_image_and_ice(folder: Path) -> None:
+def test_weights_of_image_and_frost(folder: Path) -> None:
     levels = torch.randint(256, (2, 3, 32, 32), generator=torch.Generator().manual_seed(0)).double()
     rng = RandomStreams.of(0, torch.arange(2))
     ice = from_photographs(levels, rng, folder, 1).double()
@@ -136,7 +136,7 @@ def test_a_folder_without_photographs_is_refused(tmp_path: Path) -> None:
         Corruption("fog", 1, frost=tmp_path)
 
 
-def test_made_up_ice_has_the_photographs_colors_and_spectrum() -> None:
+def test_procedural_frost_has_the_colors_and_spectrum_of_photographs() -> None:
     x = torch.zeros(60, 3, 224, 224)
     ice = procedural(x, RandomStreams.of(0, torch.arange(60)))
     means = (ice.mean((2, 3)) * 255).round()
@@ -156,7 +156,7 @@ def test_made_up_ice_has_the_photographs_colors_and_spectrum() -> None:
     assert slope.item() == pytest.approx(-1.6, abs=0.1)
 
 
-def test_a_program_called_a_photograph_is_not_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_postscript_named_as_a_photograph_is_not_executed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pillow hands PostScript to Ghostscript, whatever the file is called."""
     monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *args, **kwargs: pytest.fail("it was run"))
     (folder / "a.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 90 90\n%%EndComments\nshowpage\n")

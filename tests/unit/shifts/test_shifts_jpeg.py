@@ -20,12 +20,12 @@ def pictures(height: int, width: int) -> Tensor:
 
 @pytest.mark.parametrize("shape", [(32, 32), (224, 224), (33, 47), (17, 64), (40, 50)])
 @pytest.mark.parametrize("quality", [7, 25, 50, 85, 95])
-def test_torch_gives_pillow_s_pixels(shape: tuple[int, int], quality: int) -> None:
+def test_torch_matches_pillow(shape: tuple[int, int], quality: int) -> None:
     x = pictures(*shape)
     assert torch.equal((by_torch(x, quality) * 255).round(), (by_pillow(x, quality) * 255).round())
 
 
-def test_flat_pictures_survive() -> None:
+def test_constant_images_are_unchanged() -> None:
     x = pictures(32, 32)[2:]
     assert torch.equal(jpeg(x, 85), x)
 
@@ -40,14 +40,14 @@ def test_several_threads_keep_the_order() -> None:
         torch.set_num_threads(threads)
 
 
-def test_the_switch_is_a_round_trip_after_the_corruption() -> None:
+def test_the_jpeg_setting_applies_after_the_corruption() -> None:
     x, rows = pictures(32, 32), torch.arange(4)
     plain = Corruption("gaussian_noise", 3)(x, rows, seed=0)
     assert torch.equal(Corruption("gaussian_noise", 3, jpeg=85)(x, rows, seed=0), by_pillow(plain, 85))
 
 
 @pytest.mark.parametrize(("sigma", "severity", "before", "after"), [(0.08, 1, 20.0, 15.5), (0.18, 3, 42.4, 31.0)])
-def test_quality_85_takes_a_quarter_of_gaussian_noise_away(
+def test_quality_85_removes_a_quarter_of_gaussian_noise(
     sigma: float, severity: int, before: float, after: float
 ) -> None:
     """Measured on the released pipeline; the figures hold for mid-gray images."""

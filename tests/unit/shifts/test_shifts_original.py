@@ -70,7 +70,7 @@ def golden() -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_the_original_s_gray_levels(name: str, table: str, tmp_path: Path) -> None:
+def test_pixels_match_the_original_implementation(name: str, table: str, tmp_path: Path) -> None:
     if name == "frost":
         photographs(tmp_path)
     folder = tmp_path if name == "frost" else None

@@ -31,7 +31,7 @@ def picture(side: int) -> Tensor:
 @pytest.mark.parametrize("name", ["defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate",
                                   "jpeg_compression", "gaussian_blur", "saturate"])  # fmt: skip
 @pytest.mark.parametrize("severity", SEVERITIES)
-def test_fixed_corruptions_give_the_peer_s_pixels(peer: Any, name: str, severity: int) -> None:
+def test_deterministic_corruptions_match_the_reference(peer: Any, name: str, severity: int) -> None:
     x = picture(224)
     ours = Corruption(name, severity)(x, torch.tensor([0]), seed=0)
     image = (x[0] * 255).round().byte().permute(1, 2, 0).numpy()

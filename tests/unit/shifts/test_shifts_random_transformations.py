@@ -1,4 +1,4 @@
-"""What `RotateTranslate.sample` draws, read off ramps: what a pixel shows is where it came from."""
+"""The distribution of `RotateTranslate.sample`, read off ramps: a pixel's value is its original position."""
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ COUNT, SIDE = 400, 33
 
 
 def ramps() -> Tensor:
-    """[COUNT, 2, SIDE, SIDE]: how far down and to the right of the center a pixel lies, as (16 + steps) / 32."""
+    """[COUNT, 2, SIDE, SIDE]: how far down and to the right of the center a pixel is, as (16 + steps) / 32."""
     place = torch.arange(SIDE, dtype=torch.float64) / (SIDE - 1)
     return torch.stack(torch.meshgrid(place, place, indexing="ij")).expand(COUNT, -1, -1, -1)
 

@@ -42,7 +42,7 @@ def test_right_angles_rotate_counter_clockwise(degrees: float, quarters: int) ->
 
 
 @pytest.mark.parametrize(("height", "width"), [(9, 9), (12, 7)])
-def test_any_transformation_is_scipys(height: int, width: int) -> None:
+def test_transformations_match_scipy(height: int, width: int) -> None:
     x, (down, right, degrees) = image(height, width), (1.5, -2.25, 17.0)
     out = rotated_translated(x, torch.tensor([[down, right, degrees]]))[0]
     cos, sin = np.cos(np.deg2rad(degrees)), np.sin(np.deg2rad(degrees))
@@ -82,6 +82,6 @@ def test_samples_stay_within_the_box_and_do_not_depend_on_the_batch() -> None:
         ((1, 30, 1001, 31), "31062031 transformations, more than 1000000"),
     ],
 )
-def test_a_grid_that_makes_no_sense_is_named(settings: tuple[int, ...], message: str) -> None:
+def test_invalid_grids_are_named(settings: tuple[int, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         RotateTranslate(*settings)

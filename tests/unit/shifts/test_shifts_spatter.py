@@ -1,4 +1,4 @@
-"""The steps of spatter against slow versions, and the whole on images where the answer is known."""
+"""The steps of spatter against slow versions, and the whole on images with known results."""
 
 import heapq
 import math
@@ -14,7 +14,7 @@ from vitadel.shifts import CORRUPTIONS
 from vitadel.shifts.fast_rng import normal
 from vitadel.shifts.spatter import box, distances, edges, equalized, relief, spatter
 
-DRAWS = RandomStreams.of(0, torch.arange(2))
+RNG = RandomStreams.of(0, torch.arange(2))
 MASK = [(0, 1, 1.0), (1, 0, 1.0), (1, 1, 1.4), (1, 2, 2.1969), (2, 1, 2.1969)]
 
 
@@ -33,7 +33,7 @@ def slow_distances(marked: np.ndarray, farthest: float) -> np.ndarray:
     return field
 
 
-def test_distances_are_shortest_ways() -> None:
+def test_distances_are_shortest_paths() -> None:
     u = torch.rand(3, 37, 52, generator=torch.Generator().manual_seed(0))
     marked = u < torch.tensor([0.001, 0.01, 0.1]).view(3, 1, 1)
     ours = distances(marked, 20)
@@ -76,7 +76,7 @@ def drops(count: int, side: int, sigma: float) -> Tensor:
     return torch.from_numpy(np.floor(np.where(smooth < 0.6, 0, smooth) * 255)).float()
 
 
-def test_edges_are_canny_s() -> None:
+def test_edges_match_canny() -> None:
     plane = torch.cat([drops(2, 48, 2), drops(1, 48, 0.8), drops(1, 48, 6)])
     ours = edges(plane, 50, 150)
     assert ours.any((1, 2)).all()
@@ -84,16 +84,16 @@ def test_edges_are_canny_s() -> None:
         assert np.array_equal(ours[image].numpy(), slow_edges(plane[image].numpy(), 50, 150))
 
 
-def test_weak_edges_live_by_strong_ones_however_far() -> None:
+def test_weak_edges_are_kept_if_connected_to_strong_ones() -> None:
     ramp = torch.linspace(90, 15, 60).round()  # a step that fades along its length, from strong to weak
     plane = torch.zeros(2, 20, 60)
     plane[:, 10:] = torch.stack([ramp, ramp.clamp_max(30)])[:, None]
-    found = edges(plane, 50, 150)
-    assert found[0, 8:12].any(0).all()
-    assert not found[1].any()
+    result = edges(plane, 50, 150)
+    assert result[0, 8:12].any(0).all()
+    assert not result[1].any()
 
 
-def test_equalized_by_counting() -> None:
+def test_equalization_matches_counting() -> None:
     plane = torch.randint(3, 40, (2, 16, 17), generator=torch.Generator().manual_seed(4)).float()
     plane[0] = 7
     ours = equalized(plane)
@@ -108,7 +108,7 @@ def test_equalized_by_counting() -> None:
 
 
 @pytest.mark.parametrize("rest", [14, 90, 180, 510])
-def test_equalized_rounds_halves_as_opencv_s_floats_do(rest: int) -> None:
+def test_equalization_rounds_halves_as_opencv(rest: int) -> None:
     """One rounding in 255 / rest, one in the product: where that ends on a half, the even level is taken."""
     scale = np.float32(255) / np.float32(rest)
     for rank in range(1, rest):
@@ -122,7 +122,7 @@ def test_box_mirrors_about_the_outermost_pixels() -> None:
     torch.testing.assert_close(box(plane)[0].double(), torch.from_numpy(slow), rtol=0, atol=1e-6)
 
 
-def test_relief_step_by_step() -> None:
+def test_relief_matches_a_direct_computation() -> None:
     plane = drops(2, 40, 3)
     ours = relief(plane)
     for image in range(2):
@@ -134,12 +134,12 @@ def test_relief_step_by_step() -> None:
         assert np.array_equal(ours[image].numpy(), np.round(ndimage.uniform_filter(lit, 3, mode="mirror")))
 
 
-def test_mud_covers_where_the_noise_is_high() -> None:
+def test_mud_covers_pixels_of_high_noise() -> None:
     rung = CORRUPTIONS["spatter"].imagenet[3]
     mean, spread, sigma, threshold, amount, _ = rung
     x = torch.ones(2, 3, 40, 40)
-    y = spatter(x, DRAWS, *rung)  # type: ignore[arg-type]
-    noise = (normal(DRAWS, 40, 40) * spread + mean).double().numpy()
+    y = spatter(x, RNG, *rung)  # type: ignore[arg-type]
+    noise = (normal(RNG, 40, 40) * spread + mean).double().numpy()
     for image in range(2):
         liquid = ndimage.gaussian_filter(noise[image], sigma, mode="nearest")
         cover = ndimage.gaussian_filter((liquid > threshold).astype(float), amount, mode="nearest")
@@ -150,15 +150,15 @@ def test_mud_covers_where_the_noise_is_high() -> None:
 
 
 @pytest.mark.parametrize("severity", [1, 2, 3])
-def test_water_adds_its_color_up_to_the_amount(severity: int) -> None:
+def test_water_adds_its_color(severity: int) -> None:
     rung = CORRUPTIONS["spatter"].imagenet[severity - 1]
-    y = spatter(torch.zeros(2, 3, 64, 64), DRAWS, *rung)  # type: ignore[arg-type]
+    y = spatter(torch.zeros(2, 3, 64, 64), RNG, *rung)  # type: ignore[arg-type]
     depth = y / (torch.tensor([175, 238, 238]).view(3, 1, 1) / 255)
     torch.testing.assert_close(depth[:, 0], depth[:, 2], rtol=0, atol=1e-6)
     torch.testing.assert_close(depth.amax((1, 2, 3)), torch.full((2,), rung[4]), rtol=0, atol=1e-6)
     assert depth.min() == 0
 
 
-def test_no_drop_at_all_leaves_the_image_alone() -> None:
+def test_without_drops_the_image_is_unchanged() -> None:
     x = torch.rand(2, 3, 32, 32)
-    assert torch.equal(spatter(x, DRAWS, 0.0, 0.01, 4, 0.69, 0.6, False), x)
+    assert torch.equal(spatter(x, RNG, 0.0, 0.01, 4, 0.69, 0.6, False), x)

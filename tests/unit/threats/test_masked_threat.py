@@ -90,16 +90,16 @@ def smallest_eps(net: nn.Module, x: Tensor) -> Tensor:
     """[B] of all other classes the nearest: logit difference over the L1 norm of the masked gradient."""
     weight, z_BK = net[1].weight.view(3, *SHAPE), net(x)  # type: ignore[index]
     label_B = z_BK.argmax(1)
-    found = torch.full_like(z_BK, torch.inf)
+    result = torch.full_like(z_BK, torch.inf)
     for index, label in enumerate(label_B.tolist()):
         for other in {0, 1, 2} - {label}:
             gap = z_BK[index, label] - z_BK[index, other]
-            found[index, other] = gap / ((weight[other] - weight[label]) * COLUMNS).abs().sum()
-    return found.amin(1)
+            result[index, other] = gap / ((weight[other] - weight[label]) * COLUMNS).abs().sum()
+    return result.amin(1)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_a_masked_norm_reaches_the_known_answer(name: str, net: nn.Module) -> None:
+def test_a_masked_norm_gives_the_known_result(name: str, net: nn.Module) -> None:
     x = images()
     y, exact_B = net(x).argmax(1), smallest_eps(net, x)
     assert float(exact_B.max()) < 0.3  # so that the box plays no role
@@ -116,7 +116,7 @@ def test_a_masked_norm_reaches_the_known_answer(name: str, net: nn.Module) -> No
             assert 0 <= float(result.x_adv.min()) <= float(result.x_adv.max()) <= 1
 
 
-def test_a_registered_norm_is_known_by_name(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_norm_is_parsed_by_name(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(threats.THREATS, "masked", MaskedLinf)
     x = images()
     result = PGD(steps=10)(net, x, net(x).argmax(1), "masked:8/255")

@@ -1,4 +1,4 @@
-"""Radii at the edge of what is allowed, dual norms and random images at the boundary: known answers."""
+"""Radii at their limits, dual norms and random images at the boundary: known results."""
 
 import math
 

@@ -59,17 +59,17 @@ def test_noise_is_uniform_in_the_ball(threat: Threat, values: int) -> None:
 def test_variance_is_that_of_the_uniform_distribution(
     threat: Threat, variance: Callable[[float, int], float], values: int
 ) -> None:
-    found = moves(threat, values).var().item()
-    assert found == pytest.approx(variance(threat.eps, values), rel=0.03)
+    result = moves(threat, values).var().item()
+    assert result == pytest.approx(variance(threat.eps, values), rel=0.03)
 
 
-def test_l1_noise_fills_the_diamond_evenly() -> None:
+def test_l1_noise_is_uniform_in_the_diamond() -> None:
     """In two dimensions the share of the first value in the size is uniform for a uniform diamond."""
     drawn = moves(L1(0.4), 2).abs()
     assert stats.kstest((drawn[:, 0] / drawn.sum(1)).numpy(), "uniform").pvalue > 0.001
 
 
-def test_l2_noise_has_every_angle() -> None:
+def test_l2_noise_has_uniform_angles() -> None:
     drawn = moves(L2(0.3), 2)
     turn = torch.atan2(drawn[:, 0], drawn[:, 1]) / (2 * torch.pi) + 0.5
     assert stats.kstest(turn.numpy(), "uniform").pvalue > 0.001
@@ -87,23 +87,23 @@ def test_an_image_gets_the_same_noise_in_every_batch(threat: Threat, dtype: torc
 
 
 @every_threat
-def test_another_seed_image_or_fold_gets_other_noise(threat: Threat) -> None:
+def test_another_seed_image_or_fold_gives_other_noise(threat: Threat) -> None:
     x0 = torch.full((1, 3, 5, 7), 0.5, dtype=torch.float64)
     base = RandomStreams.of(0, torch.tensor([0]))
-    draws = [
+    streams = [
         base,
         RandomStreams.of(1, torch.tensor([0])),
         RandomStreams.of(0, torch.tensor([1])),
         base.fold(0),
         base.fold(1),
     ]
-    noise = torch.cat([threat.sample(x0, one) - x0 for one in draws]).flatten(1)
-    related = torch.corrcoef(noise) - torch.eye(len(draws), dtype=torch.float64)
+    noise = torch.cat([threat.sample(x0, one) - x0 for one in streams]).flatten(1)
+    related = torch.corrcoef(noise) - torch.eye(len(streams), dtype=torch.float64)
     assert related.abs().max().item() < 0.5
 
 
 @every_threat
 def test_noise_depends_on_the_original_through_the_box_alone(threat: Threat) -> None:
     one, other = (torch.full((2, 3, 5, 7), value, dtype=torch.float64) for value in (0.45, 0.55))
-    draws = RandomStreams.of(0, torch.arange(2))
-    torch.testing.assert_close(threat.sample(one, draws) - one, threat.sample(other, draws) - other, rtol=0, atol=1e-12)
+    rng = RandomStreams.of(0, torch.arange(2))
+    torch.testing.assert_close(threat.sample(one, rng) - one, threat.sample(other, rng) - other, rtol=0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""What tests of training share."""
+"""Shared by tests of training."""
 
 import pytest
 

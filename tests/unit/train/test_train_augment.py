@@ -1,4 +1,4 @@
-"""Augmentation on the device: the laws of torchvision and timm, drawn per image."""
+"""Augmentation on the device: the distributions of torchvision and timm, per image."""
 
 import math
 import random
@@ -45,23 +45,23 @@ def images(count: int, height: int = 9, width: int = 12) -> Tensor:
     return torch.rand(count, 3, height, width, generator=torch.Generator().manual_seed(count))
 
 
-def draws(count: int, seed: int = 0) -> RandomStreams:
+def streams(count: int, seed: int = 0) -> RandomStreams:
     return RandomStreams.of(seed, torch.arange(count))
 
 
 @pytest.mark.parametrize("augment", EVERY.values(), ids=EVERY)
-def test_an_image_comes_out_the_same_in_every_batch(augment: Augment) -> None:
+def test_results_do_not_depend_on_the_batch(augment: Augment) -> None:
     x = images(40)
     before = x.clone()
-    whole = augment(x, draws(40))
+    whole = augment(x, streams(40))
     assert torch.equal(x, before)
     assert whole.shape == x.shape
     assert whole.dtype == torch.float32
     assert whole.min() >= 0
     assert whole.max() <= 1
     assert not torch.equal(whole, x)
-    assert torch.equal(whole, augment(x, draws(40)))
-    assert not torch.equal(whole, augment(x, draws(40, seed=1)))
+    assert torch.equal(whole, augment(x, streams(40)))
+    assert not torch.equal(whole, augment(x, streams(40, seed=1)))
     for rows in ([7], [3, 39, 20], list(range(39, 9, -1))):
         part = augment(x[rows], RandomStreams.of(0, torch.tensor(rows)))
         assert torch.equal(part, whole[rows])
@@ -70,44 +70,44 @@ def test_an_image_comes_out_the_same_in_every_batch(augment: Augment) -> None:
 @pytest.mark.parametrize("augment", EVERY.values(), ids=EVERY)
 def test_black_and_white_stay_inside_the_box(augment: Augment) -> None:
     x = (images(30, 8, 8) > 0.5).float()
-    out = augment(x, draws(30))
+    out = augment(x, streams(30))
     assert out.min() >= 0
     assert out.max() <= 1
     assert out.isfinite().all()
 
 
 @pytest.mark.parametrize("augment", EVERY.values(), ids=EVERY)
-def test_nothing_asks_the_device_for_a_value(augment: Augment) -> None:
+def test_augmentation_does_not_synchronize_with_the_device(augment: Augment) -> None:
     # tensors on "meta" have no values: reading one, or making one elsewhere and mixing the two, is an error
     x = torch.empty(5, 3, 8, 9, device="meta")
     out = augment(x, RandomStreams.of(0, torch.arange(5, device="meta")))
     assert (out.shape, out.device) == (x.shape, x.device)
 
 
-def test_steps_of_a_chain_draw_for_themselves() -> None:
-    x, rng = images(64), draws(64)
+def test_steps_of_a_chain_have_independent_random_numbers() -> None:
+    x, rng = images(64), streams(64)
     assert torch.equal(Chain(())(x, rng), x)
     expected = Flip()(Flip()(x, rng.fold(0)), rng.fold(1))
     assert torch.equal(Chain((Flip(), Flip()))(x, rng), expected)
-    assert not torch.equal(expected, x)  # with the same draws, the second would undo the first
+    assert not torch.equal(expected, x)  # with the same random numbers, the second would undo the first
 
 
-def test_flips_come_as_often_as_asked() -> None:
+def test_flips_have_the_given_probability() -> None:
     x = images(1).expand(4000, -1, -1, -1)
-    out = Flip(probability=0.25)(x, draws(4000))
+    out = Flip(probability=0.25)(x, streams(4000))
     mirrored = (out == x.flip(-1)).flatten(1).all(1)
     assert ((out == x).flatten(1).all(1) ^ mirrored).all()
     assert mirrored.float().mean().item() == pytest.approx(0.25, abs=4 * math.sqrt(0.25 * 0.75 / 4000))
-    assert torch.equal(Flip(0.0)(x, draws(4000)), x)
-    assert torch.equal(Flip(1.0)(x, draws(4000)), x.flip(-1))
+    assert torch.equal(Flip(0.0)(x, streams(4000)), x)
+    assert torch.equal(Flip(1.0)(x, streams(4000)), x.flip(-1))
 
 
 # Resized crops
 
 
 @pytest.mark.parametrize("interpolation", Interpolation)
-def test_a_crop_is_torchvisions_crop_of_the_same_box(interpolation: Interpolation) -> None:
-    x, rng = images(60, 12, 17), draws(60)
+def test_a_crop_matches_torchvision(interpolation: Interpolation) -> None:
+    x, rng = images(60, 12, 17), streams(60)
     augment = ResizedCrop(flip=False, interpolation=interpolation)
     boxes = torch.stack(augment.boxes(12, 17, rng), dim=1).tolist()
     assert len({tuple(box) for box in boxes}) > 40
@@ -119,9 +119,9 @@ def test_a_crop_is_torchvisions_crop_of_the_same_box(interpolation: Interpolatio
         torch.testing.assert_close(got, expected.clamp(0, 1), rtol=0, atol=2e-6)
 
 
-def test_a_crop_is_pillows_crop_up_to_its_rounding() -> None:
+def test_a_crop_matches_pillow_up_to_rounding() -> None:
     # of medium contrast, for Pillow clips between its two passes
-    x, rng = (80 + images(20, 16, 16) * 95).round() / 255, draws(20)
+    x, rng = (80 + images(20, 16, 16) * 95).round() / 255, streams(20)
     augment = ResizedCrop(flip=False)
     for image, box, got in zip(x, torch.stack(augment.boxes(16, 16, rng), 1).tolist(), augment(x, rng), strict=True):
         picture = peer.resized_crop(peer.to_pil_image(image), *box, [16, 16], InterpolationMode.BICUBIC)
@@ -142,7 +142,7 @@ def assert_one_law(ours: Tensor, theirs: Tensor) -> None:
 
 
 def described(boxes: Tensor, height: int, width: int) -> Tensor:
-    """Where in its room a box lies, its sides, its shape, and whether it is the whole image."""
+    """The relative position of a box, its sides, its shape, and whether it is the whole image."""
     top, left, h, w = boxes.double().unbind(1)
     whole = (h == height) & (w == width)
     down, right = top / (height - h).clamp_min(1) - 0.5, left / (width - w).clamp_min(1) - 0.5
@@ -161,10 +161,10 @@ def described(boxes: Tensor, height: int, width: int) -> Tensor:
         ((1.5, 2.0), (3 / 4, 4 / 3), 10, 12),  # the whole image
     ],
 )
-def test_boxes_follow_torchvisions_law(
+def test_boxes_have_the_distribution_of_torchvision(
     scale: tuple[float, float], ratio: tuple[float, float], height: int, width: int
 ) -> None:
-    ours = torch.stack(ResizedCrop(scale, ratio).boxes(height, width, draws(20000)), dim=1)
+    ours = torch.stack(ResizedCrop(scale, ratio).boxes(height, width, streams(20000)), dim=1)
     image = torch.empty(3, height, width)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -175,21 +175,21 @@ def test_boxes_follow_torchvisions_law(
     assert_one_law(described(ours, height, width), described(theirs, height, width))
 
 
-def test_where_nothing_fits_the_crop_is_central() -> None:
-    top, left, height, width = ResizedCrop((0.9, 1.0)).boxes(16, 64, draws(5))
+def test_without_a_fitting_box_the_crop_is_central() -> None:
+    top, left, height, width = ResizedCrop((0.9, 1.0)).boxes(16, 64, streams(5))
     assert [top.unique().tolist(), left.unique().tolist()] == [[0], [(64 - 21) // 2]]
     assert [height.unique().tolist(), width.unique().tolist()] == [[16], [21]]
 
 
-def test_the_whole_image_comes_out_as_it_was() -> None:
+def test_the_whole_image_is_unchanged() -> None:
     x = images(6)
-    out = ResizedCrop((1.0, 1.0), (12 / 9, 12 / 9), flip=False)(x, draws(6))
+    out = ResizedCrop((1.0, 1.0), (12 / 9, 12 / 9), flip=False)(x, streams(6))
     torch.testing.assert_close(out, x, rtol=0, atol=1e-6)
 
 
 def test_crops_are_flipped_half_the_time() -> None:
     x = images(1, 6, 6).expand(1000, -1, -1, -1)
-    plain, flipped = (ResizedCrop(flip=flip)(x, draws(1000)) for flip in (False, True))
+    plain, flipped = (ResizedCrop(flip=flip)(x, streams(1000)) for flip in (False, True))
     mirrored = (flipped == plain.flip(-1)).flatten(1).all(1)
     assert ((flipped == plain).flatten(1).all(1) | mirrored).all()
     assert 430 < mirrored.sum() < 570
@@ -199,7 +199,7 @@ def test_crops_are_flipped_half_the_time() -> None:
 
 
 def adjusted(image: Tensor, order: Sequence[int], factors: Sequence[float], turn: float) -> Tensor:
-    """What torchvision makes of an image."""
+    """The result of torchvision for an image."""
     for change in order:
         if change == 3:
             image = peer.adjust_hue(image, turn)
@@ -210,10 +210,10 @@ def adjusted(image: Tensor, order: Sequence[int], factors: Sequence[float], turn
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_each_change_is_torchvisions(which: int) -> None:
+def test_each_color_change_matches_torchvision(which: int) -> None:
     sizes = [0.0, 0.0, 0.0]
     sizes[which] = 0.6
-    x, rng = images(30), draws(30)
+    x, rng = images(30), streams(30)
     out = ColorJitter(*sizes)(x, rng)
     factor_B = 0.4 + 1.2 * rng.fold(1 + which).uniform()
     assert factor_B.min() < 0.6
@@ -222,7 +222,7 @@ def test_each_change_is_torchvisions(which: int) -> None:
         torch.testing.assert_close(got, adjusted(image, [which], [factor] * 3, 0), rtol=0, atol=1e-5)
 
 
-def test_hue_is_torchvisions_for_grays_and_pure_colors_too() -> None:
+def test_hue_matches_torchvision_for_grays_and_pure_colors() -> None:
     pure = torch.tensor([[r, g, b] for r in (0.0, 1.0) for g in (0.0, 1.0) for b in (0.0, 1.0)])
     twins = torch.tensor([[0.2, 0.7, 0.7], [0.7, 0.2, 0.7], [0.7, 0.7, 0.2], [0.4, 0.4, 0.4]])
     some = torch.rand(20, 3, generator=torch.Generator().manual_seed(0))
@@ -232,8 +232,8 @@ def test_hue_is_torchvisions_for_grays_and_pure_colors_too() -> None:
         torch.testing.assert_close(hue_shifted(pixels, torch.tensor([turn])), expected, rtol=0, atol=2e-6)
 
 
-def test_changes_come_in_every_order_and_in_the_one_drawn() -> None:
-    x, rng = images(200, 4, 4), draws(200)
+def test_color_changes_are_applied_in_the_drawn_order() -> None:
+    x, rng = images(200, 4, 4), streams(200)
     out = ColorJitter(0.4, 0.5, 1.5, 0.2)(x, rng)
     order_BT = rng.fold(0).uniform(4).argsort(dim=1)
     assert len({tuple(order) for order in order_BT.tolist()}) == 24
@@ -247,18 +247,18 @@ def test_changes_come_in_every_order_and_in_the_one_drawn() -> None:
         torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
 
 
-def test_no_jitter_changes_nothing() -> None:
+def test_zero_jitter_changes_nothing() -> None:
     x = images(5)
-    assert torch.equal(ColorJitter(0, 0, 0, 0)(x, draws(5)), x)
+    assert torch.equal(ColorJitter(0, 0, 0, 0)(x, streams(5)), x)
 
 
 # Erasing
 
 
 @pytest.mark.parametrize("ratio", [(0.3, 1 / 0.3), (2.0, 3.0)])
-def test_erased_boxes_follow_timms_law(ratio: tuple[float, float]) -> None:
+def test_erased_boxes_have_the_distribution_of_timm(ratio: tuple[float, float]) -> None:
     height, width = 20, 32
-    ours = Erase(probability=0.6, ratio=ratio).erased(height, width, draws(20000))
+    ours = Erase(probability=0.6, ratio=ratio).erased(height, width, streams(20000))
     state = random.getstate()
     random.seed(0)
     timm = RandomErasing(0.6, min_aspect=ratio[0], max_aspect=ratio[1], mode="const", device="cpu")
@@ -277,9 +277,9 @@ def bounds(lost: Tensor) -> Tensor:
     return torch.stack([rows.int().argmax(1), columns.int().argmax(1), rows.sum(1), columns.sum(1)], 1)
 
 
-def test_the_rest_of_the_image_stays_and_noise_is_uniform() -> None:
+def test_erasing_fills_boxes_with_uniform_noise() -> None:
     x = images(300)
-    rng = draws(300)
+    rng = streams(300)
     augment = Erase(probability=1.0)
     lost = augment.erased(9, 12, rng)[:, None].expand_as(x)
     out = augment(x, rng)
@@ -293,24 +293,24 @@ def test_the_rest_of_the_image_stays_and_noise_is_uniform() -> None:
 
 def test_a_box_as_large_as_the_image_is_never_erased() -> None:
     x = images(10, 8, 8)
-    assert torch.equal(Erase(1.0, area=(1.0, 1.0), ratio=(1.0, 1.0))(x, draws(10)), x)
+    assert torch.equal(Erase(1.0, area=(1.0, 1.0), ratio=(1.0, 1.0))(x, streams(10)), x)
 
 
 # Rotation
 
 
 @pytest.mark.parametrize("degrees", [-170.0, -30.0, -2.0, 0.0, 1.5, 90.0])
-def test_a_turn_is_torchvisions(degrees: float) -> None:
+def test_rotation_matches_torchvision(degrees: float) -> None:
     x = images(2, 9, 14)
     expected = peer.rotate(x, degrees, InterpolationMode.BILINEAR)
     torch.testing.assert_close(rotated(x, torch.full((2,), degrees)), expected, rtol=0, atol=2e-5)
 
 
-def test_images_turn_by_up_to_so_much_either_way() -> None:
+def test_rotation_angles_are_uniform() -> None:
     x = images(1).expand(500, -1, -1, -1)
-    out = Rotate(degrees=5.0)(x, draws(500))
+    out = Rotate(degrees=5.0)(x, streams(500))
     assert len(out.flatten(1).unique(dim=0)) == 500
-    angles = 10 * draws(500).uniform() - 5
+    angles = 10 * streams(500).uniform() - 5
     torch.testing.assert_close(out, rotated(x, angles))
     assert angles.min() < -4.9
     assert angles.max() > 4.9
@@ -318,12 +318,12 @@ def test_images_turn_by_up_to_so_much_either_way() -> None:
 
 @pytest.mark.parametrize("ratio", [(100.0, 100.0), (0.01, 0.01), (1e-38, 1e-38), (3e38, 3e38)])
 def test_a_box_of_any_shape_has_a_pixel_on_each_side(ratio: tuple[float, float]) -> None:
-    _, _, h_B, w_B = ResizedCrop(ratio=ratio).boxes(8, 8, draws(4))
+    _, _, h_B, w_B = ResizedCrop(ratio=ratio).boxes(8, 8, streams(4))
     assert min(int(h_B.min()), int(w_B.min())) == 1
-    assert ResizedCrop(ratio=ratio)(images(4), draws(4)).isfinite().all()
+    assert ResizedCrop(ratio=ratio)(images(4), streams(4)).isfinite().all()
 
 
-# Mistakes
+# Invalid settings
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_box_of_any_shape_has_a_pixel_on_each_side(ratio: tuple[float, float])
         (lambda: Rotate(200), r"Rotate.degrees must lie in \[0, 180\], got 200"),
     ],
 )
-def test_what_cannot_be_is_refused(make: object, message: str) -> None:
+def test_invalid_settings_are_refused(make: object, message: str) -> None:
     assert callable(make)
     with pytest.raises(UsageError, match=message):
         make()

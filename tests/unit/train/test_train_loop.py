@@ -52,9 +52,7 @@ def whole(train: Split, tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5, 8])
-def test_stopped_and_started_again_it_ends_with_the_same_weights(
-    train: Split, whole: Run, tmp_path: Path, stop: int
-) -> None:
+def test_interrupted_training_gives_the_same_weights(train: Split, whole: Run, tmp_path: Path, stop: int) -> None:
     with pytest.raises(Interrupted):
         Trainer(
             fresh(), OBJECTIVE, train, PLAN, claim(tmp_path / "run"), seed=7, validate=score, notify=interrupt_at(stop)
@@ -81,7 +79,7 @@ def test_stopped_and_started_again_it_ends_with_the_same_weights(
 
 
 @pytest.mark.parametrize(("kept", "missing"), [(0, 3), (1, 2), (3, 0)])
-def test_lines_that_the_log_lost_are_flagged(train: Split, tmp_path: Path, kept: int, missing: int) -> None:
+def test_missing_log_lines_are_flagged(train: Split, tmp_path: Path, kept: int, missing: int) -> None:
     run, plan = claim(tmp_path / "run"), replace(PLAN, epochs=3)
     with pytest.raises(Interrupted):
         Trainer(fresh(), OBJECTIVE, train, plan, run, seed=7, notify=interrupt_at(8)).fit()
@@ -138,7 +136,7 @@ def test_the_best_on_the_hold_out_is_kept(train: Split, tmp_path: Path) -> None:
     assert [entry["robust"] for entry in run.read_log("holdout")] == [0.3, 0.9, 0.9, 0.1]
 
 
-def test_the_average_is_the_average(train: Split, tmp_path: Path) -> None:
+def test_the_weight_average_matches_its_formula(train: Split, tmp_path: Path) -> None:
     seen: list[Tensor] = []
     model = fresh()
     weight = model.net.get_parameter("head.bias")
@@ -184,9 +182,7 @@ def test_each_epoch_sees_each_image_once_in_another_order(train: Split, tmp_path
 
 
 @pytest.mark.parametrize("log_every", [1, 50])
-def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(
-    train: Split, tmp_path: Path, log_every: int
-) -> None:
+def test_a_nan_loss_stops_the_run_and_keeps_the_checkpoint(train: Split, tmp_path: Path, log_every: int) -> None:
     calls: list[int] = []
 
     class Diverging(Standard):
@@ -204,7 +200,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(
     assert all(value.isfinite().all() for value in models.read_tensors(newest)[0].values())
 
 
-def test_a_truncated_checkpoint_is_named_and_the_one_before_it_serves(train: Split, whole: Run, tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_is_named_and_the_previous_one_used(train: Split, whole: Run, tmp_path: Path) -> None:
     run = claim(tmp_path / "run")
     Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     newest = max(run.checkpoints.glob("step-*"))
@@ -217,7 +213,7 @@ def test_a_truncated_checkpoint_is_named_and_the_one_before_it_serves(train: Spl
     assert same(weights(run), weights(whole))
 
 
-def test_a_flipped_bit_in_a_checkpoint_is_noticed(train: Split, whole: Run, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_a_checkpoint_is_detected(train: Split, whole: Run, tmp_path: Path) -> None:
     run = Run.claim(tmp_path / "run", "train", {"seed": 0}, device="cpu")
     shutil.copytree(whole.checkpoints, run.checkpoints)
     for newest in (max(run.checkpoints.glob("step-*")), run.checkpoints / "best.safetensors"):
@@ -230,21 +226,21 @@ def test_a_flipped_bit_in_a_checkpoint_is_noticed(train: Split, whole: Run, tmp_
         models.load(run.folder)
 
 
-def test_without_the_best_weights_so_far_training_does_not_go_on(train: Split, whole: Run, tmp_path: Path) -> None:
-    """The best score came before the newest checkpoint, so what is to come would not write the file again."""
+def test_training_does_not_resume_without_the_best_weights(train: Split, whole: Run, tmp_path: Path) -> None:
+    """The best score came before the newest checkpoint, so resuming would not write the file again."""
     run = Run.claim(tmp_path / "run", "train", {"seed": 0}, device="cpu")
     shutil.copytree(whole.checkpoints, run.checkpoints)
     (run.checkpoints / "best.safetensors").unlink()
     with pytest.raises(UsageError, match=r"best\.safetensors is missing, .* or delete .*/step-\*\.safetensors and the"):
         Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
-    for state in run.checkpoints.glob("step-*"):  # what the error says
+    for state in run.checkpoints.glob("step-*"):  # as the error advises
         state.unlink()
     Trainer(fresh(), OBJECTIVE, train, PLAN, run, seed=7, validate=score).fit()
     assert same(weights(run, "best"), weights(whole, "best"))
     assert same(weights(run), weights(whole))
 
 
-def test_one_process_may_train_in_one_precision_after_another(train: Split, tmp_path: Path) -> None:
+def test_one_process_can_train_in_several_precisions(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, epochs=1, warmup_epochs=0)
     for number, precision in enumerate((Precision.FLOAT32, Precision.BF16, Precision.FLOAT32)):
         run = claim(tmp_path / str(number))

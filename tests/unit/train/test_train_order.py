@@ -1,4 +1,4 @@
-"""Which images come when: each as often as it should, whoever asks, from wherever one starts."""
+"""The order of images: each as often as it should, for any process, from any start."""
 
 from collections import Counter
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_a_fixed_share_of_every_batch_is_synthetic() -> None:
     assert all(torch.equal(pick.index_B[~pick.synthetic_B], pick.row_B[~pick.synthetic_B]) for pick in picks)
 
 
-def test_synthetic_images_have_no_place_of_their_own_in_the_batch() -> None:
+def test_positions_of_synthetic_images_are_random() -> None:
     places = torch.stack([pick.synthetic_B for pick in MIXED.batches(range(200))]).float().mean(0)
     assert float((places - 0.8).abs().max()) < 0.12
 
@@ -43,7 +43,7 @@ def test_synthetic_images_have_no_place_of_their_own_in_the_batch() -> None:
 @pytest.mark.parametrize(
     "order", [MIXED, Sampler(50, 10, 3), Sampler(50, 10, 3, repeats=3)], ids=["mixed", "real", "repeats"]
 )
-def test_any_number_of_processes_sees_the_same_batches_from_any_step(order: Sampler) -> None:
+def test_batches_do_not_depend_on_the_number_of_processes_or_the_first_step(order: Sampler) -> None:
     whole = list(order.batches(range(14)))
     for world in (2, 5):
         ranks = [list(order.batches(range(9, 14), rank, world)) for rank in range(world)]
@@ -55,7 +55,7 @@ def test_any_number_of_processes_sees_the_same_batches_from_any_step(order: Samp
                 assert torch.equal(together, getattr(pick, name))
 
 
-def test_repeats_are_the_same_image_with_other_draws() -> None:
+def test_repeats_are_the_same_image_with_other_random_numbers() -> None:
     picks = list(Sampler(real=60, batch_size=12, seed=0, repeats=3).batches(range(5)))
     counts = Counter(int(row) for pick in picks for row in pick.row_B)
     assert set(counts.values()) == {3}
@@ -65,7 +65,7 @@ def test_repeats_are_the_same_image_with_other_draws() -> None:
     assert torch.equal(index % 60, torch.cat([pick.row_B for pick in picks]))
 
 
-def test_orders_that_cannot_be_are_refused() -> None:
+def test_invalid_orders_are_refused() -> None:
     with pytest.raises(UsageError, match="there are no synthetic images"):
         replace(MIXED, synthetic=0)
     with pytest.raises(UsageError, match=r"must lie in \[0, 1\], got 1.5"):
@@ -89,7 +89,7 @@ def made(tmp_path: Path) -> Shards:
     return convert([tmp_path / "made.npz"], tmp_path / "shards", shard_images=300)
 
 
-def test_every_place_of_a_mixed_batch_gets_its_own_image(digits: Split, made: Shards) -> None:
+def test_every_position_of_a_mixed_batch_has_its_image(digits: Split, made: Shards) -> None:
     loader = Loader(digits, made, torch.device("cpu"))
     batches = list(loader.batches(MIXED.batches(range(6))))
     assert [pick.step for pick, _, _ in batches] == list(range(6))
@@ -101,7 +101,7 @@ def test_every_place_of_a_mixed_batch_gets_its_own_image(digits: Split, made: Sh
             assert int(y[place]) == int(label)
 
 
-def test_a_feed_that_is_dropped_ends_its_thread(digits: Split, made: Shards) -> None:
+def test_a_closed_loader_ends_its_thread(digits: Split, made: Shards) -> None:
     import threading
 
     batches = Loader(digits, made, torch.device("cpu")).batches(MIXED.batches(range(100)))

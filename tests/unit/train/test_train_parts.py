@@ -17,7 +17,7 @@ def plan(**values: object) -> TrainingConfig:
     return TrainingConfig(**{"epochs": 10, "batch_size": 8, "optimizer": AdamW(lr=1e-3), **values})  # type: ignore[arg-type]
 
 
-def test_the_rate_rises_linearly_then_falls_along_a_cosine() -> None:
+def test_the_learning_rate_has_linear_warm_up_and_cosine_decay() -> None:
     chosen = plan(warmup_epochs=2, min_lr=1e-4)
     rates = [learning_rate(chosen, step, 5) for step in range(50)]
     assert rates[:10] == pytest.approx([1e-3 * (i + 1) / 10 for i in range(10)])
@@ -27,12 +27,12 @@ def test_the_rate_rises_linearly_then_falls_along_a_cosine() -> None:
     assert learning_rate(chosen, 50, 5) == pytest.approx(1e-4)
 
 
-def test_without_warm_up_the_first_rate_is_the_peak() -> None:
+def test_without_warm_up_the_first_learning_rate_is_the_peak() -> None:
     assert learning_rate(plan(), 0, 5) == pytest.approx(1e-3)
 
 
 @pytest.mark.parametrize("choice", [AdamW(lr=0.1, weight_decay=0.5), Lion(lr=0.1, weight_decay=0.5), SGD(lr=0.1)])
-def test_biases_and_norms_are_not_decayed(choice: OptimizerChoice) -> None:
+def test_biases_and_norms_have_no_weight_decay(choice: OptimizerChoice) -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     decay = {id(p): group["weight_decay"] for group in choice.build(net).param_groups for p in group["params"]}
     linear, norm = net[0], net[1]
@@ -51,7 +51,7 @@ def one_step(choice: OptimizerChoice, steps: int = 1) -> float:
     return float(weight.detach())
 
 
-def test_first_steps_by_hand() -> None:
+def test_first_steps_match_their_formulas() -> None:
     # decoupled decay shrinks by lr * wd; then Adam's and Lion's first step have length lr
     assert one_step(AdamW(lr=0.1, weight_decay=0.5)) == pytest.approx(2 * (1 - 0.05) - 0.1, abs=1e-6)
     assert one_step(Lion(lr=0.1, weight_decay=0.5)) == pytest.approx(2 * (1 - 0.05) - 0.1, abs=1e-6)
@@ -62,7 +62,7 @@ def test_first_steps_by_hand() -> None:
     )
 
 
-def test_pad_crop_is_a_window_of_the_framed_image() -> None:
+def test_pad_crop_is_a_crop_of_the_padded_image() -> None:
     x = torch.arange(2 * 3 * 5 * 7, dtype=torch.float32).view(2, 3, 5, 7) / 210
     framed = nn.functional.pad(x, [2] * 4, value=0.5)
     seen = set()
@@ -106,12 +106,12 @@ def test_pad_crop_is_the_same_for_an_image_in_every_batch() -> None:
         ({"clip_norm": 0.0}, "TrainingConfig.clip_norm must be positive"),
     ],
 )
-def test_plans_that_cannot_be_are_refused(values: dict[str, object], message: str) -> None:
+def test_invalid_plans_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         plan(**values)
 
 
-def test_rates_that_cannot_be_are_refused() -> None:
+def test_invalid_learning_rates_are_refused() -> None:
     with pytest.raises(UsageError, match="Lion.lr must be positive, got 0"):
         Lion(lr=0)
     with pytest.raises(UsageError, match="SGD.weight_decay must not be negative"):
@@ -137,7 +137,7 @@ def test_rates_that_cannot_be_are_refused() -> None:
         ({"batch_size": 30, "accumulate": 3}, 1, None),
     ],
 )
-def test_a_batch_is_shared_evenly(values: dict[str, object], world: int, message: str | None) -> None:
+def test_a_batch_is_divided_evenly(values: dict[str, object], world: int, message: str | None) -> None:
     pixels = InMemory(torch.zeros(20, 3, 2, 2, dtype=torch.uint8))
     train = Split("train", tuple(map(str, range(20))), torch.zeros(20, dtype=torch.int64), pixels)
     chosen = plan(**values)

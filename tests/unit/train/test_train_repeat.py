@@ -1,4 +1,4 @@
-"""Repeated augmentation: the same image, several times, each its own."""
+"""Repeated augmentation: the same image several times, augmented independently."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from vitadel.core.rng import RandomStreams
 from vitadel.train import ResizedCrop, Sampler
 
 
-def test_the_first_of_the_order_come_three_times_in_a_row() -> None:
+def test_the_first_images_are_repeated_three_times() -> None:
     shuffled, none = Sampler(7, 7, seed=5).epoch(2)
     assert sorted(shuffled.tolist()) == list(range(7))
     assert not none.any()
@@ -19,7 +19,7 @@ def test_the_first_of_the_order_come_three_times_in_a_row() -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 4])
-def test_processes_get_what_deits_sampler_gives_them(world: int) -> None:
+def test_ranks_match_the_sampler_of_deit(world: int) -> None:
     images = list(range(512))
     # its order of epoch 0, and ours
     theirs = torch.randperm(512, generator=torch.Generator().manual_seed(0))
@@ -30,7 +30,7 @@ def test_processes_get_what_deits_sampler_gives_them(world: int) -> None:
         assert torch.equal(shuffled[theirs.argsort()[sampled]], rows[rank::world])
 
 
-def test_copies_are_augmented_each_in_its_own_way() -> None:
+def test_copies_are_augmented_independently() -> None:
     rows, copies = Sampler(2, 2, seed=0, repeats=2).epoch(0)
     assert rows[0] == rows[1]
     x = torch.rand(1, 3, 8, 8).expand(2, -1, -1, -1)
@@ -38,6 +38,6 @@ def test_copies_are_augmented_each_in_its_own_way() -> None:
     assert not torch.equal(one, other)
 
 
-def test_less_than_once_is_refused() -> None:
+def test_fewer_than_one_repetition_is_refused() -> None:
     with pytest.raises(UsageError, match="Sampler.repeats must be at least 1, got 0"):
         Sampler(3, 3, seed=0, repeats=0)

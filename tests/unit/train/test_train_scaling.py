@@ -1,4 +1,4 @@
-"""Training with factors on the attention: what stays, what changes, and that a run goes on where it was."""
+"""Training with attention scaling: what changes, what does not, and resuming."""
 
 import json
 import os
@@ -40,7 +40,7 @@ PLAN = TrainingConfig(
 )
 
 
-class Course:
+class StateHistory:
     """The whole training state after every update, read from the checkpoints."""
 
     def __init__(self, run: Run) -> None:
@@ -68,11 +68,11 @@ class Course:
 
 @pytest.mark.parametrize("scope", list(Scope))
 @pytest.mark.parametrize("batches", [None, 1])
-def test_an_epoch_of_scaling_moves_the_factors_alone(
+def test_a_scaled_epoch_changes_the_factors_only(
     train: Split, tmp_path: Path, scope: Scope, batches: int | None
 ) -> None:
     run = claim(tmp_path / "run")
-    course = Course(run)
+    course = StateHistory(run)
     Trainer(tiny_vit(), replace(SCALING, scope=scope, batches=batches), train, PLAN, run, seed=1, notify=course).fit()
     course("", 0, 0, {})
     still = {9, 10, 11, 12} if batches is None else {9}
@@ -92,8 +92,8 @@ def test_an_epoch_of_scaling_moves_the_factors_alone(
 
 @pytest.mark.parametrize("killed", [10, 13], ids=["in the epoch of scaling", "after it"])
 @pytest.mark.parametrize("scope", list(Scope))
-def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, killed: int) -> None:
-    def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+def test_an_interrupted_run_resumes(train: Split, tmp_path: Path, scope: Scope, killed: int) -> None:
+    def terminate(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == killed:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -101,7 +101,7 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, 
     whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
     one = Trainer(tiny_vit(), objective, train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped):
-        Trainer(tiny_vit(), objective, train, plan, broken, seed=1, notify=ask).fit()
+        Trainer(tiny_vit(), objective, train, plan, broken, seed=1, notify=terminate).fit()
     other = Trainer(tiny_vit(), objective, train, plan, broken, seed=1).fit()
     assert same(weights(whole), weights(broken))
     assert same(one.net.state_dict(), other.net.state_dict())
@@ -110,7 +110,7 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, scope: Scope, 
 @pytest.mark.parametrize(
     "inner", [MART(ATTACK, Linf(0.1)), AWP(TRADES(ATTACK, Linf(0.1)), gamma=0.01, start=1)], ids=["mart", "awp"]
 )
-def test_the_file_is_the_model_and_holds_its_factors(train: Split, tmp_path: Path, inner: Objective) -> None:
+def test_the_checkpoint_has_the_factors(train: Split, tmp_path: Path, inner: Objective) -> None:
     run = claim(tmp_path / "run")
     model = Trainer(tiny_vit(), replace(SCALING, inner=inner), train, PLAN, run, seed=1).fit()
     back = models.load(run.checkpoints / "final.safetensors")
@@ -158,7 +158,7 @@ def test_a_model_trained_on_scaled_attacks_is_a_plain_model(train: Split, tmp_pa
     assert not same(weights(run), weights(plain))
 
 
-def test_without_an_epoch_of_scaling_it_is_the_inner_objective(train: Split, tmp_path: Path) -> None:
+def test_without_scaled_epochs_it_is_the_inner_objective(train: Split, tmp_path: Path) -> None:
     for scope in Scope:
         objective = replace(SCALING, scope=scope, period=100)
         Trainer(tiny_vit(), objective, train, PLAN, claim(tmp_path / scope.name), seed=1).fit()
@@ -169,14 +169,14 @@ def test_without_an_epoch_of_scaling_it_is_the_inner_objective(train: Split, tmp
     assert same(plain, deployed)
 
 
-def test_what_is_logged(train: Split, tmp_path: Path) -> None:
+def test_the_log_has_its_columns(train: Split, tmp_path: Path) -> None:
     run = claim(tmp_path / "run")
     Trainer(tiny_vit(), replace(SCALING, batches=3), train, PLAN, run, seed=1).fit()
     lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
     steps = {line["step"]: line for line in lines if line["event"] == "step"}
     assert sorted(steps) == list(range(2, 17, 2))
-    told = {"attention_scale_min", "attention_scale_mean", "attention_distance"}
-    assert {step for step, line in steps.items() if told <= line.keys()} == {10, 12}
+    columns = {"attention_scale_min", "attention_scale_mean", "attention_distance"}
+    assert {step for step, line in steps.items() if columns <= line.keys()} == {10, 12}
     assert {step for step, line in steps.items() if "loss" not in line} == {10}
     # one update of two trained, and its loss is not halved
     assert steps[12]["loss"] > 0.7 * steps[8]["loss"]
@@ -184,7 +184,7 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
     assert steps[10]["attention_distance"] > 0
 
 
-def test_a_start_with_factors_keeps_them(train: Split, tmp_path: Path) -> None:
+def test_start_factors_are_kept(train: Split, tmp_path: Path) -> None:
     """Fine-tuning with any objective: the average has them too, unchanged."""
     model = tiny_vit()
     set_attention_scales(model, [0.3, 0.7])
@@ -194,7 +194,7 @@ def test_a_start_with_factors_keeps_them(train: Split, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scope", list(Scope))
-def test_a_copy_in_bf16_answers_with_the_factors(train: Split, tmp_path: Path, scope: Scope) -> None:
+def test_a_bf16_copy_uses_the_factors(train: Split, tmp_path: Path, scope: Scope) -> None:
     model = tiny_vit()
     set_attention_scales(model, [0.5, 0.25])
     attack_model = AttackModel(model)
@@ -222,7 +222,7 @@ def test_a_copy_in_bf16_answers_with_the_factors(train: Split, tmp_path: Path, s
         ),
     ],
 )
-def test_what_hides_attention_is_refused_before_the_first_update(
+def test_unsupported_models_are_refused_before_the_first_update(
     train: Split, tmp_path: Path, scope: Scope, settings: dict[str, object], message: str
 ) -> None:
     run, plan = claim(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ AUTHORS = {
 
 
 @pytest.mark.parametrize("prefix", [False, True])
-def test_per_epoch_it_is_timms_cosine(prefix: bool) -> None:
+def test_per_epoch_it_matches_the_cosine_of_timm(prefix: bool) -> None:
     chosen = plan(**{**AUTHORS, "cosine_from_start": not prefix})
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=5e-4)
     # timm counts the warm-up before the cosine, which then ends so much later
@@ -41,7 +41,7 @@ def test_per_epoch_it_is_timms_cosine(prefix: bool) -> None:
             assert learning_rate(chosen, step, 4) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9), epoch
 
 
-def test_the_authors_rate_jumps_after_the_warm_up_and_never_reaches_its_peak() -> None:
+def test_the_learning_rate_of_the_authors_never_reaches_its_peak() -> None:
     rates = [learning_rate(plan(**AUTHORS), epoch, 1) for epoch in range(110)]
     assert rates[0] == 1e-6
     assert rates[9:11] == pytest.approx([4.50e-4, 4.88e-4], rel=1e-2)
@@ -49,14 +49,14 @@ def test_the_authors_rate_jumps_after_the_warm_up_and_never_reaches_its_peak() -
     assert rates[100:] == [1e-5] * 10
 
 
-def test_steps_down() -> None:
+def test_step_decay() -> None:
     chosen = plan(step_every=30, lr_unit=ScheduleUnit.EPOCH, optimizer=SGD(lr=0.1))
     assert [learning_rate(chosen, epoch, 1) for epoch in (0, 29, 30, 60, 99)] == pytest.approx(
         [0.1, 0.1, 0.01, 0.001, 1e-4]
     )
 
 
-def test_the_peak_follows_the_batch() -> None:
+def test_the_peak_scales_with_the_batch() -> None:
     assert plan(batch_size=1024, lr_scaling=LRScaling.LINEAR).peak_lr == pytest.approx(1e-3)
     root = plan(batch_size=1024, lr_scaling=LRScaling.ROOT, optimizer=AdamW(lr=2e-4))
     assert root.peak_lr == pytest.approx(2.83e-4, rel=1e-3)
@@ -64,7 +64,7 @@ def test_the_peak_follows_the_batch() -> None:
     assert learning_rate(root, 0, 10) == root.peak_lr
 
 
-def test_the_average_keeps_what_its_form_says() -> None:
+def test_weight_averages_match_their_formulas() -> None:
     assert [
         ema_decay(plan(ema=0.9999, ema_batch=1024, batch_size=b), 5, 10) for b in (1024, 2048, 4096)
     ] == pytest.approx([0.9999, 0.9998, 0.9996])
@@ -84,7 +84,7 @@ def decayed(choice: AdamW | Lion | SGD, net: nn.Module) -> set[str]:
     return {names[id(one)] for group in groups if group["weight_decay"] > 0 for one in group["params"]}
 
 
-def test_which_weights_are_decayed() -> None:
+def test_weights_with_weight_decay() -> None:
     net = timm.create_model("xcit_nano_12_p16_224", depth=1, cls_attn_layers=1, num_classes=3)
     everything = {name for name, _ in net.named_parameters()}
     usual = decayed(AdamW(lr=1, weight_decay=0.5), net)
@@ -104,7 +104,7 @@ def test_which_weights_are_decayed() -> None:
     }
 
 
-def test_the_cosine_starts_where_the_warm_up_ends_unless_told_otherwise() -> None:
+def test_the_cosine_starts_after_the_warm_up_by_default() -> None:
     chosen = plan(epochs=10, warmup_epochs=2, min_lr=1e-4, optimizer=AdamW(lr=1e-3))
     assert learning_rate(chosen, 30, 5) == pytest.approx(1e-4 + 9e-4 * (1 + math.cos(math.pi * 20 / 40)) / 2)
 
@@ -119,6 +119,6 @@ def test_the_cosine_starts_where_the_warm_up_ends_unless_told_otherwise() -> Non
         ({"repeats": 0}, "TrainingConfig.repeats must be at least 1"),
     ],
 )
-def test_plans_that_cannot_be_are_refused(values: dict[str, object], message: str) -> None:
+def test_invalid_plans_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         plan(**values)

@@ -1,4 +1,4 @@
-"""Training of adapters: what is frozen stays bit for bit, what waits for its turn too, and runs go on."""
+"""Training of adapters: frozen and inactive parts are unchanged bit for bit, and runs resume."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ from vitadel.train.attack_model import AttackModel
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
 OBJECTIVE = TORATraining(ATTACK, Linf(0.1))
-# eight updates: rob, acc, rob, acc, and four of the joint answer
+# eight updates: rob, acc, rob, acc, and four of the joint output
 PLAN = TrainingConfig(
     epochs=2,
     batch_size=16,
@@ -60,7 +60,7 @@ def frozen(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     ids=["tora", "adapter fusion", "head", "single"],
 )
 @pytest.mark.parametrize("precision", list(Precision))
-def test_what_is_frozen_is_the_same_bit_for_bit(
+def test_frozen_weights_are_unchanged_bit_for_bit(
     train: Split, tmp_path: Path, tuning: Tuning, independent: float, precision: Precision
 ) -> None:
     run, before = claim(tmp_path / "run"), backbone().net.state_dict()
@@ -71,14 +71,14 @@ def test_what_is_frozen_is_the_same_bit_for_bit(
     assert average is not model
     for state in (model.net.state_dict(), average.net.state_dict(), weights(run)):
         assert same(frozen(state), before)
-    # and what is not frozen has moved, but for a fusion whose result nobody reads, and what all keys share: both
-    # adapters' scores gain as much by it
+    # and all other weights have changed, except for an unused fusion and a common offset of all keys: both
+    # adapters' scores change by as much
     still = {name for name, value in model.net.state_dict().items() if torch.equal(value, start[name])}
     assert {name for name in still if not name.startswith(("backbone.", "fusions.1.", "fusions.0.k.bias"))} == set()
     assert {name for name in start if name.startswith("fusions.1.")} <= still
 
 
-class Course:
+class StateHistory:
     """The whole training state after every update, read from the checkpoints."""
 
     def __init__(self, run: Run) -> None:
@@ -90,7 +90,7 @@ class Course:
             self.states.setdefault(int(path.stem.removeprefix("step-")), read_tensors(path)[0])
 
     def moved(self, step: int, kind: str) -> set[str]:
-        """What update `step`, counted from 1, changed or made."""
+        """The state that update `step`, counted from 1, changed."""
         old, new = self.states[step - 1], self.states[step]
         own = {name: value for name, value in new.items() if name.startswith(f"{kind}.")}
         return {name for name, value in own.items() if name not in old or not torch.equal(value, old[name])}
@@ -101,11 +101,11 @@ class Course:
     [AdamW(lr=5e-3, weight_decay=0.5), Lion(lr=1e-3, weight_decay=0.5), SGD(lr=0.1, weight_decay=0.1)],
     ids=["adamw", "lion", "sgd"],
 )
-def test_what_waits_for_its_turn_is_neither_moved_nor_decayed(
+def test_inactive_parts_are_neither_updated_nor_decayed(
     train: Split, tmp_path: Path, optimizer: OptimizerChoice
 ) -> None:
     run = claim(tmp_path / "run")
-    course = Course(run)
+    course = StateHistory(run)
     Trainer(fresh(), OBJECTIVE, train, replace(PLAN, optimizer=optimizer), run, seed=1, notify=course).fit()
     course("", 0, 0, {})
     kinds = [("rob", "fusions.0"), ("acc", "fusions.0")] * 2 + [("fusions.0",)] * 4
@@ -124,8 +124,8 @@ def test_what_waits_for_its_turn_is_neither_moved_nor_decayed(
 
 
 @pytest.mark.parametrize("killed", [3, 4, 6], ids=["in phase 1", "between", "in phase 2"])
-def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, killed: int) -> None:
-    def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+def test_an_interrupted_run_resumes(train: Split, tmp_path: Path, killed: int) -> None:
+    def terminate(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == killed:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -133,13 +133,13 @@ def test_a_run_goes_on_where_it_was(train: Split, tmp_path: Path, killed: int) -
     whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
     one = Trainer(fresh(), OBJECTIVE, train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped):
-        Trainer(fresh(), OBJECTIVE, train, plan, broken, seed=1, notify=ask).fit()
+        Trainer(fresh(), OBJECTIVE, train, plan, broken, seed=1, notify=terminate).fit()
     other = Trainer(fresh(), OBJECTIVE, train, plan, broken, seed=1).fit()
     assert same(weights(whole), weights(broken))
     assert same(one.net.state_dict(), other.net.state_dict())
 
 
-def test_a_batch_in_parts_is_the_same_batch(train: Split, tmp_path: Path) -> None:
+def test_gradient_accumulation_matches_the_whole_batch(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, optimizer=SGD(lr=0.05), ema=None)
     Trainer(fresh(), OBJECTIVE, train, plan, claim(tmp_path / "one"), seed=1).fit()
     Trainer(fresh(), OBJECTIVE, train, replace(plan, accumulate=4), claim(tmp_path / "four"), seed=1).fit()
@@ -149,22 +149,22 @@ def test_a_batch_in_parts_is_the_same_batch(train: Split, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("objective", [OBJECTIVE, AWP(OBJECTIVE, gamma=0.01)], ids=["alone", "with AWP"])
-def test_the_file_is_the_model_and_answers_with_every_head(train: Split, tmp_path: Path, objective: Objective) -> None:
+def test_the_checkpoint_has_every_head(train: Split, tmp_path: Path, objective: Objective) -> None:
     run = claim(tmp_path / "run")
     model = Trainer(fresh(), objective, train, PLAN, run, seed=1).fit()
     path = run.checkpoints / "final.safetensors"
     x = train.pixels.read(torch.arange(8)).float() / 255
     with torch.no_grad():
-        told = {head: models.load(f"{path}#{head}")(x) for head in ("acc", "rob", "joint", "kept")}
+        by_head = {head: models.load(f"{path}#{head}")(x) for head in ("acc", "rob", "joint", "kept")}
         assert torch.equal(models.load(path)(x), model(x))
-        assert torch.equal(told["joint"], model(x))
-        torch.testing.assert_close(told["joint"], (told["acc"] + told["rob"]) / 2)
-        assert not torch.allclose(told["acc"], told["rob"])
+        assert torch.equal(by_head["joint"], model(x))
+        torch.testing.assert_close(by_head["joint"], (by_head["acc"] + by_head["rob"]) / 2)
+        assert not torch.allclose(by_head["acc"], by_head["rob"])
 
 
 @pytest.mark.parametrize("first", list(Output))
 @pytest.mark.parametrize("second", list(Output))
-def test_attacks_are_crafted_on_a_copy_with_the_output_that_each_phase_attacks(
+def test_attacks_use_a_copy_with_the_output_of_the_phase(
     train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: Output, second: Output
 ) -> None:
     seen: list[str] = []
@@ -185,8 +185,10 @@ def test_attacks_are_crafted_on_a_copy_with_the_output_that_each_phase_attacks(
 
 
 @pytest.mark.slow
-def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph for the attack and for each head's turn; without the last stage of the compiler, which takes minutes."""
+def test_compiled_training_gives_the_same_weights(
+    train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph for the attack and for each head's steps; without the last stage of the compiler, which takes minutes."""
     monkeypatch.setattr(Compile, "apply", lambda self, net: net.compile(backend="aot_eager") if self.value else None)
     torch._dynamo.reset()
     plan = replace(PLAN, optimizer=SGD(lr=0.05))
@@ -206,7 +208,7 @@ def test_compiled_it_learns_the_same(train: Split, tmp_path: Path, monkeypatch: 
         ({"checkpoint_activations": True}, "AdaptedViT cannot recompute activations"),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_first_update(
+def test_unsupported_settings_are_refused_before_the_first_update(
     train: Split, tmp_path: Path, settings: dict[str, object], message: str
 ) -> None:
     run, plan = claim(tmp_path / "run"), replace(PLAN, **settings)  # type: ignore[arg-type]
@@ -220,10 +222,10 @@ def test_a_model_without_adapters_is_refused(train: Split, tmp_path: Path) -> No
         Trainer(backbone(), OBJECTIVE, train, PLAN, claim(tmp_path / "run"), seed=1).fit()
 
 
-def test_blocks_that_are_alike_are_compiled_once_a_stage(
+def test_equal_blocks_are_compiled_once_per_stage(
     train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attack's copy, the turn of each head, and phase 2; what is frozen or never learned, fewer times."""
+    """The attack's copy, the steps of each head, and phase 2; frozen parts fewer times."""
     made: list[int] = []
 
     def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., object]:

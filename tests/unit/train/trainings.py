@@ -1,4 +1,4 @@
-"""What tests of training share: a tiny model, runs, interruptions, and comparisons of weights."""
+"""Shared by tests of training: a tiny model, runs, interruptions, and comparisons of weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +13,7 @@ from vitadel.runs import Run
 
 
 class Interrupted(BaseException):
-    """Stands for a kill: nothing may catch it."""
+    """Simulates an interruption: nothing may catch it."""
 
 
 def tiny_vit(**options: float) -> Model:

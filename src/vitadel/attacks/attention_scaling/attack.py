@@ -193,11 +193,11 @@ def find_attack_factors(
         return int((result.success & correct_B).sum()), int(correct_B.sum())
 
     by_trial = chosen.keep == "broken" or bool(chosen.grid)
-    found = maximize_factors(model, x, y, chosen, trial=trial if by_trial else None, seed=seed)
-    return replace(found, forwards=found.forwards + forwards, backwards=found.backwards + backwards)
+    search = maximize_factors(model, x, y, chosen, trial=trial if by_trial else None, seed=seed)
+    return replace(search, forwards=search.forwards + forwards, backwards=search.backwards + backwards)
 
 
 def _untargeted(goal: Goal) -> Untargeted:
     if not isinstance(goal, Untargeted):
-        raise UsageError(f"AAS wants an Untargeted goal here, got {type(goal).__name__}.")
+        raise UsageError(f"AAS needs an Untargeted goal here, got {type(goal).__name__}.")
     return goal

@@ -119,7 +119,7 @@ class Scaling:
             if (value := getattr(self, name)) not in known:
                 raise unknown_name_error(f"Scaling.{name}", value, known)
         if not self.low < self.high:
-            raise UsageError(f"Scaling wants 0 < low < high, got low={self.low:g} and high={self.high:g}.")
+            raise UsageError(f"Scaling needs 0 < low < high, got low={self.low:g} and high={self.high:g}.")
         if self.start == "decades" and self.space == "linear":
             raise UsageError("Scaling.start='decades' counts in magnitudes. Write space='log', or start='normal'.")
 
@@ -295,7 +295,7 @@ class FactorSearch:
     # ------------------------------------------------------- gradient ascent
 
     def maximize(self, number: int, reference_M: Tensor) -> list[Factors]:
-        """Where a mini-batch starts and where its steps lead; with starts by decades, also the decade itself."""
+        """Start and end of the steps of a mini-batch; with starts by decades, also the decade itself."""
         scaling, batch = self.scaling, self._batch(number)
         reference = self.reference(reference_M, batch[0])
         u_M = self.start(number, reference_M)

@@ -76,9 +76,9 @@ def require_taps(model: object) -> HasTaps:
         with model.taps.scale(1.0):  # says which families have one
             pass
     half = {torch.float16, torch.bfloat16}
-    if found := next((weight.dtype for weight in model.parameters() if weight.dtype in half), None):
+    if dtype := next((weight.dtype for weight in model.parameters() if weight.dtype in half), None):
         raise UsageError(
-            f"attention scaling is about what float32 can tell apart, and this model holds {found} weights. "
+            f"attention scaling is about what float32 can tell apart, and this model holds {dtype} weights. "
             "Call model.float() first."
         )
     return model

@@ -1,4 +1,4 @@
-"""Continuous batching: an attack runs on a queue of images, and finished images make room for waiting ones.
+"""Continuous batching: an attack runs on a queue of images, and waiting images replace finished ones.
 
 A batch has slots for images; the items of an image (one per target class) are consecutive rows of its tensors. Every
 few steps finished items are read from the device; their images are judged in float32 and leave, and waiting images take
@@ -193,7 +193,7 @@ class ContinuousBatch:
         except RuntimeError as error:
             self.use_cuda_graph = False
             first = str(error).strip().splitlines()[0]
-            self.flags.append(Flag("search-fell-back", f"the steps could not be recorded: {first[:200]}", {}))
+            self.flags.append(Flag("search-fallback", f"the steps could not be recorded: {first[:200]}", {}))
 
     def _worth_capturing(self) -> bool:
         return self.num_steps - int(self.items["step"].min()) >= _WORTH_CAPTURING or bool(self.waiting)

@@ -67,7 +67,7 @@ class Engine:
             raise UsageError(f"Engine.cuda_graph needs a CUDA device, and the model is on {device}. Leave it out.")
         return replace(
             self,
-            # a GPU reports that it is full; a computer that runs out of memory just kills the process
+            # a GPU reports that it is full; the system kills a CPU process that runs out of memory
             batch_size=self.batch_size or (1024 if gpu else max(16, min(256, _CPU_VALUES // values))),
             sync_interval=self.sync_interval or (16 if gpu else 1),
             cuda_graph=gpu if self.cuda_graph is None else self.cuda_graph,

@@ -23,7 +23,7 @@ def search_model(
 ) -> tuple[Model, str, tuple[Flag, ...]]:
     """The model to search on: the first variant whose forward and backward pass work on `x`.
 
-    Tried are `precision`, compiled first if asked for, and then wider precisions.
+    Tried are `precision`, compiled first if requested, and then wider precisions.
 
     Args:
         model: The float32 model.
@@ -51,7 +51,7 @@ def search_model(
                 raise
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             name = f"{tried}, compiled" if compiled else tried
-            flags.append(Flag("search-fell-back", f"the search could not run as {name}: {first[:200]}", {}))
+            flags.append(Flag("search-fallback", f"the search could not run as {name}: {first[:200]}", {}))
         else:
             return candidate, tried, tuple(flags)
     raise UsageError("the model gives no gradient at all")  # pragma: no cover - the last variant raises its own error

@@ -34,13 +34,13 @@ class CorruptedRelease(Protocol):
 
     @property
     def about(self) -> str:
-        """What a record says of where the images come from."""
+        """The source of the images in records."""
 
     def cell(self, name: str, severity: int) -> Split:
         """The images of one corruption at one severity, in the order of the clean split."""
 
     def mark(self, name: str, severity: int) -> str:
-        """A hash of the first few images, by which a replaced file is noticed."""
+        """A hash of the first few images, by which a replaced file is detected."""
 
 
 def open_released(root: Path, clean: Split, preprocess: Preprocess) -> CorruptedRelease:
@@ -111,7 +111,7 @@ class _Blocks:
                 f"in it: the first is {clean.ids[0]}. Use --data cifar10:DIR or cifar100:DIR and its test split."
             )
         numbers = tuple(int(one[1]) for one in matches if one is not None)
-        labels = _array(root / "labels.npy", (None,))
+        labels = read_array(root / "labels.npy", (None,))
         if max(numbers) >= len(labels):
             raise UsageError(f"{root / 'labels.npy'} has {len(labels)} labels, and an image has number {max(numbers)}.")
         if labels[list(numbers)].tolist() != clean.labels.tolist():
@@ -126,7 +126,7 @@ class _Blocks:
         return f"arrays of CIFAR-C, {self.squash.name}"
 
     def cell(self, name: str, severity: int) -> Split:
-        pictures = _array(self.root / f"{name}.npy", (None, None, None, 3))
+        pictures = read_array(self.root / f"{name}.npy", (None, None, None, 3))
         count = len(pictures) // _SEVERITIES
         if pictures.dtype != np.uint8 or len(pictures) % _SEVERITIES or max(self.numbers) >= count:
             raise UsageError(
@@ -163,7 +163,7 @@ class _Mapped(Preprocessed):
         return _Mapped(self.pictures, self.numbers[index], self.preprocess)
 
 
-def _array(path: Path, shape: Sequence[int | None]) -> NDArray[np.uint8]:
+def read_array(path: Path, shape: Sequence[int | None]) -> NDArray[np.uint8]:
     """An array of this shape, mapped into memory; bytes, if the caller makes sure of it."""
     refuse_special(path)
     try:

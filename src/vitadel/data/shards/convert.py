@@ -161,11 +161,11 @@ class Archive:
         return highest
 
 
-def _classes(archives: Sequence[Archive], asked: int | None) -> int:
+def _classes(archives: Sequence[Archive], requested: int | None) -> int:
     """How many classes there are; every label is read."""
-    if asked is not None and not 1 <= asked <= MOST_CLASSES:
-        raise UsageError(f"the number of classes must lie between 1 and {MOST_CLASSES}, got {asked}.")
-    limit, count = MOST_CLASSES if asked is None else asked, 0
+    if requested is not None and not 1 <= requested <= MOST_CLASSES:
+        raise UsageError(f"the number of classes must lie between 1 and {MOST_CLASSES}, got {requested}.")
+    limit, count = MOST_CLASSES if requested is None else requested, 0
     for archive in archives:
         highest = archive.highest_label()
         if highest >= limit:
@@ -174,7 +174,7 @@ def _classes(archives: Sequence[Archive], asked: int | None) -> int:
                 f"Write a larger number of classes, at most {MOST_CLASSES}, or leave it out."
             )
         count = max(count, highest + 1)
-    return asked or count
+    return requested or count
 
 
 def _check_images(image: Member) -> None:

@@ -1,4 +1,4 @@
-"""Filling a folder with shards; interrupted at any moment, it does not read as complete."""
+"""Filling a folder with shards; interrupted at any time, it does not read as complete."""
 
 import hashlib
 import os

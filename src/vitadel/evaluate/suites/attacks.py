@@ -231,11 +231,11 @@ def _broken_within(store: ResultStore | None) -> dict[int, Row]:
         return {}
     _, rows = store.read_verified()
     names = ("prediction", "broken_by", "distance")
-    found = {
+    result = {
         image: dict(zip(names, values, strict=True))
         for image, *values in zip(rows["index"], *(rows[name] for name in names), strict=True)
     }
-    return {image: row for image, row in found.items() if row["broken_by"] not in (ROBUST, WRONG_BEFORE)}
+    return {image: row for image, row in result.items() if row["broken_by"] not in (ROBUST, WRONG_BEFORE)}
 
 
 # --------------------------------------------------------------------- records
@@ -256,7 +256,7 @@ def _attack_record(attack: NamedAttack, place: int, rows: Mapping[str, Sequence[
 
 
 def _attack_flags(attacks: Sequence[AttackRecord], n: int) -> list[Flag]:
-    """What the costs of all images and the order of the attacks give reason to doubt."""
+    """Flags from the costs of all images and the order of the attacks."""
     flags = [
         replace(flag, sentence=f"{attack.name}: {flag.sentence}")
         for attack in attacks
@@ -305,10 +305,10 @@ def evaluate_suite(
         if scaling is None or not suite.attacks:
             return _at_radii(suite, ctx, open_store)
         ctx = replace(ctx, engine=in_float32(ctx.engine))
-        found = factors_record(replace(ctx, store=open_store("factors")), scaling)
-        paper, flags = replace(ctx, model=rescale_model(ctx.model, factors_of(found))), search_flags(found)
+        factors = factors_record(replace(ctx, store=open_store("factors")), scaling)
+        paper, flags = replace(ctx, model=rescale_model(ctx.model, factors_of(factors))), search_flags(factors)
         return [
-            *_at_radii(replace(suite, scaling=found), ctx, open_store, flags=flags),
+            *_at_radii(replace(suite, scaling=factors), ctx, open_store, flags=flags),
             *_at_radii(replace(suite, keep_images=False), paper, open_store, f"-{PAPER_PROTOCOL}", flags=flags),
         ]
 

@@ -25,7 +25,7 @@ _CHECKED = 16
 
 
 class Suite(Protocol):
-    """Settings of an evaluation, a frozen dataclass that knows how to carry it out.
+    """Settings of an evaluation, a frozen dataclass that carries it out.
 
     A suite fills tables with one row per image, each process for its share; from full tables come the rows that are
     kept and the record. What a table has is not computed again, so an interrupted evaluation resumes.
@@ -106,7 +106,7 @@ def suite_record(
         sentence: The main finding.
         conventions: What else determines the numbers; preprocessing and seed are added.
         exhibits: What it shows.
-        flags: Reasons to doubt the numbers, in addition to those of the sanity checks.
+        flags: Reasons why the numbers may be unreliable, in addition to those of the sanity checks.
         threat: The threat that it attacked within.
     """
     seconds = sum(sum(ctx.table(name)["seconds"]) for name in tables)

@@ -1,4 +1,4 @@
-"""Pictures that several suites show: always the first images, so that none are hand-picked."""
+"""Pictures that several suites show: always the first images, not selected ones."""
 
 import torch
 from torch import Tensor

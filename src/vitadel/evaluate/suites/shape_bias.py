@@ -75,7 +75,7 @@ class ShapeBias:
 
     def members(self) -> dict[str, list[int]]:
         """The model's classes that make up each of the 16."""
-        return _numbers(_MEMBERS) if self.mapping is None else _read(Path(self.mapping).expanduser())
+        return _numbers(_MEMBERS) if self.mapping is None else read_mapping(Path(self.mapping).expanduser())
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Other images, and models whose classes the mapping does not know."""
@@ -272,14 +272,14 @@ def _incomplete(count: int) -> list[Flag]:
 
 def _numbers(written: Mapping[str, str]) -> dict[str, list[int]]:
     """Class numbers from words such as `8 10-16`."""
-    found = {}
+    numbers = {}
     for name, text in written.items():
         members: list[int] = []
         for word in text.split():
             first, _, last = word.partition("-")
             members += range(int(first), int(last or first) + 1)
-        found[name] = members
-    return found
+        numbers[name] = members
+    return numbers
 
 
 def _are_numbers(text: str) -> bool:
@@ -288,7 +288,7 @@ def _are_numbers(text: str) -> bool:
     return bool(ends) and all(one is not None and int(one[1]) <= int(one[2] or one[1]) for one in ends)
 
 
-def _read(path: Path) -> dict[str, list[int]]:
+def read_mapping(path: Path) -> dict[str, list[int]]:
     refuse_special(path)
     try:
         lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]

@@ -40,15 +40,15 @@ def write_tables(runs: Sequence[Path], folder: Path, *, baseline: str | None = N
         The files that were written.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--tables wants a folder, got the file {folder}. Choose another name.")
+        raise UsageError(f"--tables needs a folder, got the file {folder}. Choose another name.")
     records = read_runs(runs)
-    found = compare_models(records, baseline)
-    if found is None:
+    comparison = compare_models(records, baseline)
+    if comparison is None:
         raise UsageError("there is nothing to compare: no model was evaluated. Give runs of vitadel evaluate.")
     forms = {"tex": as_latex, "md": as_markdown, "csv": as_csv, "json": as_json}
-    paths = [write_file(folder / f"comparison.{ending}", form(found)) for ending, form in forms.items()]
+    paths = [write_file(folder / f"comparison.{ending}", form(comparison)) for ending, form in forms.items()]
     numbers = color_numbers(identities(records), len(PALETTE))
-    return [*paths, *write_comparison_figures(trends(found), size_trends(found), numbers, folder / "figures")]
+    return [*paths, *write_comparison_figures(trends(comparison), size_trends(comparison), numbers, folder / "figures")]
 
 
 def as_markdown(comparison: Comparison) -> str:

@@ -101,7 +101,7 @@ class ModelRow:
         family: The first word of its architecture's name.
         preprocess: How images were prepared for it.
         scores: One for each column, None where it was not measured.
-        flags: Reasons to doubt its numbers, with the evaluations that raised them.
+        flags: Reasons why its numbers may be unreliable, with the evaluations that raised them.
         unreliable: Whether one of them speaks against an attack.
         rank: Its place in the column that ranks; None if it has no number there.
     """
@@ -141,8 +141,8 @@ class _Model:
 
     @property
     def attacks(self) -> list[EvaluatedSuite]:
-        found = [one for record in self.records for one in record.attacks]
-        return [one for one in found if not one.record.suite.endswith(_RESCALED_SUFFIX)]
+        attacks = [one for record in self.records for one in record.attacks]
+        return [one for one in attacks if not one.record.suite.endswith(_RESCALED_SUFFIX)]
 
     @property
     def perturbations(self) -> list[EvaluatedSuite]:
@@ -172,12 +172,12 @@ def compare_models(records: Sequence[RunRecord], baseline: str | None = None) ->
         The comparison; None if no model was evaluated.
     """
     models = _models(records)
-    found = [*_clean(models), *_robust(models, records), *_perturbed(models)]
-    if not found:
+    result = [*_clean(models), *_robust(models, records), *_perturbed(models)]
+    if not result:
         if baseline is not None:
             raise UsageError(f"--baseline {baseline!r}: no model was evaluated. Give runs of vitadel evaluate.")
         return None
-    columns, scores = _distinguished(found), [_with_best(one.column, one.scores) for one in found]
+    columns, scores = _distinguished(result), [_with_best(one.column, one.scores) for one in result]
     base = None if baseline is None else _baseline(baseline, models).label
     if base is not None:
         scores = [_with_differences(base, column) for column in scores]
@@ -274,30 +274,30 @@ def _attacked_at(one: EvaluatedSuite, threat: ThreatRecord) -> bool:
 
 def _best_known(model: _Model, threat: ThreatRecord, images: str) -> Score | None:
     """The lowest accuracy that any suite found: every one is an upper bound, so the lowest is the best."""
-    found = [
+    scores = [
         _score(one.record.robust, one.by_id(one.correct), note=one.record.suite)
         for one in model.attacks_at(threat, images)
         if one.record.robust
     ]
-    found += [
+    scores += [
         replace(_main(one), note=one.record.suite)
         for one in model.perturbations
         if one.record.threat and one.record.threat.text == threat.text
         if one.main.kind == "accuracy" and _images(one) == images
     ]
-    return min(found, key=lambda score: score.value, default=None)
+    return min(scores, key=lambda score: score.value, default=None)
 
 
 def _autoattack(model: _Model, threat: ThreatRecord, images: str) -> Score | None:
-    found = {one.record.suite: one for one in reversed(model.attacks_at(threat, images))}
+    by_suite = {one.record.suite: one for one in reversed(model.attacks_at(threat, images))}
     for suite, note in _AUTOATTACK.items():
-        if suite in found and (robust := found[suite].record.robust) is not None:
-            return _score(robust, found[suite].by_id(found[suite].correct), note=note)
+        if suite in by_suite and (robust := by_suite[suite].record.robust) is not None:
+            return _score(robust, by_suite[suite].by_id(by_suite[suite].correct), note=note)
     return None
 
 
 def _perturbed(models: Sequence[_Model]) -> list[_ColumnScores]:
-    found: dict[tuple[object, ...], _ColumnScores] = {}
+    result: dict[tuple[object, ...], _ColumnScores] = {}
     for model in models:
         for one in model.perturbations:
             suite, main, threat = one.record, one.main, one.record.threat.text if one.record.threat else ""
@@ -312,9 +312,9 @@ def _perturbed(models: Sequence[_Model]) -> list[_ColumnScores]:
             differences = (f"{suite.n} images", threat, *conventions.values())
             circle = _circle(model, conventions.pop("sources", ""))
             key = (column, threat, _images(one), suite.n, *conventions.values(), circle)
-            scores = found.setdefault(key, _ColumnScores(column, differences, {})).scores
+            scores = result.setdefault(key, _ColumnScores(column, differences, {})).scores
             scores.setdefault(model.label, _main(one))
-    return list(found.values())
+    return list(result.values())
 
 
 def _circle(model: _Model, sources: str) -> frozenset[str]:
@@ -344,14 +344,14 @@ def _accuracies(kind: ColumnKind, title: str, about: str, scores: _Scores) -> _C
     return _ColumnScores(column, (f"{_most(scores)} images",), scores)
 
 
-def _distinguished(found: Sequence[_ColumnScores]) -> tuple[Column, ...]:
+def _distinguished(scores: Sequence[_ColumnScores]) -> tuple[Column, ...]:
     """The columns; of those with one title each says what distinguishes it, and has its own key."""
     keys: list[str] = []
     named = []
-    for one in found:
+    for one in scores:
         column, head = one.column, (one.column.title, one.column.about)
-        same_title = [set(other.differences) for other in found if (other.column.title, other.column.about) == head]
-        own = [word for word in one.differences if word and not all(word in twin for twin in same_title)]
+        same_title = [set(other.differences) for other in scores if (other.column.title, other.column.about) == head]
+        own = [word for word in one.differences if word and not all(word in other for other in same_title)]
         keys.append(column.key)
         number = keys.count(column.key)
         key = column.key if number == 1 else f"{column.key} #{number}"
@@ -397,8 +397,8 @@ def _value(row: ModelRow, column: int) -> float:
 
 
 def _row(model: _Model, scores: Sequence[Score | None]) -> ModelRow:
-    doubted = [(one.name, flag) for one in model.attacks for flag in one.record.flags]
-    flags = [*doubted, *((one.name, flag) for one in model.perturbations for flag in one.record.flags)]
+    flagged = [(one.name, flag) for one in model.attacks for flag in one.record.flags]
+    flags = [*flagged, *((one.name, flag) for one in model.perturbations for flag in one.record.flags)]
     manifests = [record.manifest for record in model.records]
     counts = [manifest.find("model", "parameters") for manifest in manifests]
     preprocess = [compact(manifest.find("data", "preprocess") or "") for manifest in manifests]
@@ -410,7 +410,7 @@ def _row(model: _Model, scores: Sequence[Score | None]) -> ModelRow:
         preprocess=tuple(dict.fromkeys(filter(None, preprocess))),
         scores=tuple(scores),
         flags=tuple({(name, flag.code): (name, flag) for name, flag in flags}.values()),
-        unreliable=bool(doubted),
+        unreliable=bool(flagged),
     )
 
 

@@ -93,15 +93,15 @@ def trends(comparison: Comparison) -> list[Trend]:
     """Every column against clean accuracy but AutoAttack's, whose numbers the best known ones contain."""
     if comparison.clean is None:
         return []
-    clean, found = comparison.columns[comparison.clean], []
+    clean, fits = comparison.columns[comparison.clean], []
     for number, column in enumerate(comparison.columns):
         if column.kind in (ColumnKind.BEST_KNOWN, ColumnKind.SUITE):
             pairs = [(row, row.scores[comparison.clean], row.scores[number]) for row in comparison.rows]
             points = tuple((row, x, y) for row, x, y in pairs if x is not None and y is not None)
             line = fit_line([on_axis(x, clean) for _, x, _ in points], [on_axis(y, column) for _, _, y in points])
             if len(points) > 1:
-                found.append(Trend(column, clean, points, line))
-    return found
+                fits.append(Trend(column, clean, points, line))
+    return fits
 
 
 def on_axis(score: Score, column: Column, value: float | None = None) -> float:
@@ -112,13 +112,13 @@ def on_axis(score: Score, column: Column, value: float | None = None) -> float:
 
 def size_trends(comparison: Comparison) -> list[SizeTrend]:
     """Clean error, and that of every column that measures errors; none for fewer than three sizes."""
-    found = []
+    fits = []
     for number, column in enumerate(comparison.columns):
         if column.kind is not ColumnKind.AUTOATTACK:
             points = [point for row in comparison.rows if (point := _size_point(row, column, row.scores[number]))]
             if len({point.parameters for point in points}) > 2:
-                found.append(SizeTrend(column, tuple(points), _fits(points)))
-    return found
+                fits.append(SizeTrend(column, tuple(points), _fits(points)))
+    return fits
 
 
 def _size_point(row: ModelRow, column: Column, score: Score | None) -> SizePoint | None:

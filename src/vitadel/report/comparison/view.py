@@ -150,5 +150,5 @@ def _with_formulas(
 
 
 def _beyond(line: Trend, row: ModelRow) -> str:
-    found = [line.residual(clean, score) for mine, clean, score in line.points if mine is row]
-    return next((signed(one, is_share=line.column.is_share) for one in found if one is not None), DASH)
+    residuals = [line.residual(clean, score) for mine, clean, score in line.points if mine is row]
+    return next((signed(one, is_share=line.column.is_share) for one in residuals if one is not None), DASH)

@@ -47,7 +47,7 @@ _SHADE_ALPHA = 0.22  # how dark a black pixel is under a diverging map
 _COVER_ALPHA = 0.85  # how much of a picture the strongest value of a sequential map hides
 _GRAY = np.array([0.299, 0.587, 0.114])  # what red, green and blue weigh in a gray level
 _DIVERGING, _SEQUENTIAL, _HOT = "RdBu_r", "viridis", "inferno"
-# panels of histograms in a row, and the share of the highest bin from which a bin is in sight
+# panels of histograms in a row, and the share of the highest bin from which a bin is visible
 _PANELS_PER_ROW, _VISIBLE = 4, 1e-4
 
 
@@ -445,7 +445,7 @@ def _draw_histogram(axes: "Axes", exhibit: Histograms, panel: Histogram, edges: 
 
 
 def _visible(exhibit: Histograms, edges: Floats) -> tuple[float, float]:
-    """From the first to the last bin that is there, with all references in sight."""
+    """From the first to the last bin that is there, with all references visible."""
     total = np.nansum([_floats(shares) for panel in exhibit.panels for shares in panel.shares], axis=0)
     used = np.flatnonzero(total > _VISIBLE * max(1e-12, float(total.max())))
     ends = [edges[used[0]], edges[used[-1] + 1]] if len(used) else [edges[0], edges[-1]]

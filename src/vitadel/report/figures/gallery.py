@@ -56,7 +56,7 @@ def png(pixels: NDArray[np.uint8]) -> bytes:
     height, width, _ = pixels.shape
     rows = pixels.reshape(height, width * 3)
     above = np.vstack([np.zeros_like(rows[:1]), rows[:-1]])
-    up_filtered = np.hstack([np.full((height, 1), 2, np.uint8), rows - above])  # bytes wrap, as PNG wants
+    up_filtered = np.hstack([np.full((height, 1), 2, np.uint8), rows - above])  # bytes wrap, as PNG needs
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     body = zlib.compress(up_filtered.tobytes(), 9)
     return b"\x89PNG\r\n\x1a\n" + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")

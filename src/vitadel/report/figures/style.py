@@ -90,7 +90,7 @@ def save_figure(figure: "Figure", path: Path) -> list[Path]:
         # a date would give the same study other bytes
         metadata: dict[str, None] = {"CreationDate": None} if one.suffix == ".pdf" else {"Software": None}
 
-        # drawn in memory: matplotlib raises its own errors for a full disk
+        # drawn in memory: matplotlib raises its own errors at a full disk
         drawn = io.BytesIO()
         figure.savefig(drawn, format=one.suffix[1:], dpi=200, facecolor="white", metadata=metadata)
 

@@ -30,7 +30,7 @@ _RAND_AUGMENT = re.compile(
     r"rand(-(m\d{1,3}|n\d{1,2}|p(0\.\d{1,4}|[01])|mstd\d{1,3}\.?\d{0,4}|mmax\d{1,3}|inc[01]|t(weights|3aw?)))*",
     re.ASCII,
 )
-# sets the draws of erasing apart from whatever else is drawn from an image's seed
+# separates the random numbers of erasing from whatever else is drawn from an image's seed
 _ERASE = 1
 
 

@@ -24,7 +24,7 @@ PEAK_FLOPS: dict[str, float] = {
 
 
 class _Rates(ctypes.Structure):
-    """Percent of the last moment in which a kernel ran, and in which memory was read or written."""
+    """Percent of the last sampling interval in which a kernel ran, and in which memory was read or written."""
 
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
@@ -64,7 +64,7 @@ class Nvml:
         handle = ctypes.c_void_p()
         name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
         try:
-            # never shut down again: the process may have other users of it, and the system cleans up
+            # never closed again: the process may have other users of it, and the system cleans up
             if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle)):
                 return None
         except AttributeError:  # an older library without these names
@@ -72,7 +72,7 @@ class Nvml:
         return cls(library, handle)
 
     def utilization(self) -> float | None:
-        """Percent of the last moment (a sixth of a second to a second) in which a kernel ran."""
+        """Percent of the last sampling interval (a sixth of a second to a second) in which a kernel ran."""
         rates = _Rates()
         return float(rates.gpu) if self._query("nvmlDeviceGetUtilizationRates", rates) else None
 
@@ -87,7 +87,7 @@ class Nvml:
         return milliwatts.value / 1e3 if self._query("nvmlDeviceGetPowerUsage", milliwatts) else None
 
     def energy(self) -> float | None:
-        """Joules since some moment in the past: only differences mean something.
+        """Joules since some time in the past: only differences mean something.
 
         Where the card does not count them (before Volta), power is summed over the time between calls.
         """
@@ -141,7 +141,7 @@ class Meter:
         gpu_hours       of all processes together; 0 without a GPU
         cpu_hours       only without a GPU: processor time of this process, times the number of processes
         energy_joules   of this process's GPU, everything on it included
-        utilization     percent, of the last moment only
+        utilization     percent, of the last sampling interval only
         memory_mib      the most that torch allocated on the GPU since the last reading, CUDA graphs included;
                         without a GPU, the most the process ever held
         """

@@ -188,7 +188,7 @@ def overfitting_flags(scores: Mapping[str, float], best: float | None) -> list[F
         flags.append(Flag("head-leaking", sentence, {"rob_fgsm": head_one_step, "rob_clean": head_clean}))
     if best is not None and robust is not None and best - robust > _ROBUST_DROP:
         sentence = f"robust accuracy dropped from {best:.1%} to {robust:.1%}; the best weights are kept"
-        flags.append(Flag("robust-fell", sentence, {"best": best, "robust": robust}))
+        flags.append(Flag("robust-accuracy-drop", sentence, {"best": best, "robust": robust}))
     elif best is not None and robust is not None and best - robust > _ROBUST_OVERFITTING_DROP:
         sentence = (
             f"robust overfitting: robust accuracy was {best:.1%} and is {robust:.1%}; the best weights are kept. "

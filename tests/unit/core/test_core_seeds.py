@@ -89,7 +89,7 @@ NAMES = (
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("seed", [1.5, 1.0, None, True, "1", 2**64, 2**63, -(2**63) - 1])
-def test_what_is_no_seed_is_refused(entries: dict[str, Callable[[Any], object]], name: str, seed: Any) -> None:
+def test_invalid_seeds_are_refused(entries: dict[str, Callable[[Any], object]], name: str, seed: Any) -> None:
     allowed = r"\[-9223372036854775808, 9223372036854775807\]"
     with pytest.raises(UsageError, match=rf"seed must .*lie in {allowed}, got .*\.$"):
         entries[name](seed)
@@ -101,11 +101,11 @@ def test_the_first_and_the_last_seed_are_accepted(entries: dict[str, Callable[[A
         entries[name](seed)
 
 
-def test_every_entry_is_tried(entries: dict[str, Callable[[Any], object]]) -> None:
+def test_every_entry_point_is_tested(entries: dict[str, Callable[[Any], object]]) -> None:
     assert set(entries) == set(NAMES)
 
 
-def test_seeds_below_zero_mix_otherwise_than_those_above() -> None:
+def test_negative_seeds_differ_from_positive_ones() -> None:
     mixing = Mixing(mixup=0.8)
     assert mixing.parameters(-1, 8, 8) != mixing.parameters(1, 8, 8)
     assert mixing.parameters(3, 8, 8) == mixing.parameters(3, 8, 8)

@@ -32,19 +32,19 @@ from vitadel.core.stats import (
 @pytest.mark.parametrize(
     ("correct", "n"), [(0, 1), (1, 1), (1, 2), (3, 10), (0, 40), (40, 40), (812, 1000), (999, 1000)]
 )
-def test_wilson_interval_is_that_of_scipy(correct: int, n: int) -> None:
-    found, known = accuracy(correct, n), binomtest(correct, n).proportion_ci(method="wilson")
-    assert (found.correct, found.n, found.accuracy) == (correct, n, correct / n)
-    assert (found.low, found.high) == pytest.approx((known.low, known.high), abs=1e-12)
-    assert (found.low == 0) == (correct == 0)
-    assert (found.high == 1) == (correct == n)
+def test_wilson_interval_matches_scipy(correct: int, n: int) -> None:
+    result, known = accuracy(correct, n), binomtest(correct, n).proportion_ci(method="wilson")
+    assert (result.correct, result.n, result.accuracy) == (correct, n, correct / n)
+    assert (result.low, result.high) == pytest.approx((known.low, known.high), abs=1e-12)
+    assert (result.low == 0) == (correct == 0)
+    assert (result.high == 1) == (correct == n)
 
 
 @pytest.mark.parametrize(("correct", "n"), [(1, 10), (5, 10), (263, 1000), (999, 1000)])
-def test_both_ends_solve_the_score_equation(correct: int, n: int) -> None:
-    found, z = accuracy(correct, n), norm.ppf(0.975)
-    for end in (found.low, found.high):
-        assert abs(found.accuracy - end) == pytest.approx(z * math.sqrt(end * (1 - end) / n), rel=1e-9)
+def test_wilson_bounds_solve_the_score_equation(correct: int, n: int) -> None:
+    result, z = accuracy(correct, n), norm.ppf(0.975)
+    for end in (result.low, result.high):
+        assert abs(result.accuracy - end) == pytest.approx(z * math.sqrt(end * (1 - end) / n), rel=1e-9)
 
 
 def test_wilson_interval_has_published_values() -> None:
@@ -56,23 +56,23 @@ def test_wilson_interval_has_published_values() -> None:
         (1, 29): (0.0061, 0.1718),
     }
     for (correct, n), (low, high) in known.items():
-        found = accuracy(correct, n)
-        assert (round(found.low, 4), round(found.high, 4)) == (low, high)
+        result = accuracy(correct, n)
+        assert (round(result.low, 4), round(result.high, 4)) == (low, high)
 
 
-def test_no_images_have_no_accuracy() -> None:
+def test_zero_images_have_no_accuracy() -> None:
     with pytest.raises(UsageError, match="no images were evaluated"):
         accuracy(0, 0)
 
 
 @pytest.mark.parametrize("shares", [[0.2, 0.5, 0.9, 0.4], [0.0, 1.0, 1.0], [0.7, 0.7], [0.3]])
 def test_the_accuracy_of_a_randomized_model_has_the_interval_of_a_mean(shares: list[float]) -> None:
-    found, mean = expected_accuracy(shares), sum(shares) / len(shares)
+    result, mean = expected_accuracy(shares), sum(shares) / len(shares)
     error = sem(shares) if len(set(shares)) > 1 else 0.0
-    assert (found.correct, found.n) == (round(sum(shares)), len(shares))
-    assert found.accuracy == pytest.approx(mean)
+    assert (result.correct, result.n) == (round(sum(shares)), len(shares))
+    assert result.accuracy == pytest.approx(mean)
     low, high = mean + error * norm.ppf([0.025, 0.975])
-    assert (found.low, found.high) == pytest.approx((max(0, low), min(1, high)))
+    assert (result.low, result.high) == pytest.approx((max(0, low), min(1, high)))
 
 
 def test_scores_of_0_and_1_have_wilson_interval_and_shares_that_of_a_mean() -> None:
@@ -110,13 +110,13 @@ def test_two_sided_mcnemar_is_exact_however_many_images_differ(first: int, secon
     assert mcnemar(first, second) == mcnemar(second, first)
 
 
-def test_p_is_never_zero() -> None:
+def test_p_values_are_never_zero() -> None:
     assert mcnemar(1000, 0) == pytest.approx(2.0**-999)
     assert mcnemar(3000, 100, "greater") == SMALLEST_P > 0
     assert mcnemar(3000, 100) > 0
 
 
-def test_equal_models_seldom_seem_to_differ() -> None:
+def test_equal_models_are_seldom_significant() -> None:
     # two-sided p of an exact test is below 0.05 at most that often, and not for nothing
     rng = np.random.default_rng(1)
     p = [mcnemar(int(k), 60 - int(k)) for k in rng.binomial(60, 0.5, 4000)]
@@ -126,11 +126,11 @@ def test_equal_models_seldom_seem_to_differ() -> None:
 def test_scores_are_paired_by_image_id_and_not_by_order() -> None:
     first = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 0.0, "only-here": 1.0}
     second = {"e": 0.0, "d": 1.0, "c": 0.0, "b": 0.0, "a": 1.0}
-    found = paired_test(first, second)
-    assert found is not None
-    assert (found.n, found.first_better, found.second_better, found.exact) == (4, 2, 1, True)
-    assert found.p == 1.0
-    assert found.name == "McNemar, exact"
+    result = paired_test(first, second)
+    assert result is not None
+    assert (result.n, result.first_better, result.second_better, result.exact) == (4, 2, 1, True)
+    assert result.p == 1.0
+    assert result.name == "McNemar, exact"
     assert paired_test({"a": 1.0}, {"b": 1.0}) is None
     assert paired_test({"a": math.nan}, {"a": 1.0}) is None
 
@@ -138,31 +138,31 @@ def test_scores_are_paired_by_image_id_and_not_by_order() -> None:
 @pytest.mark.parametrize(("first", "second"), [(3, 1), (1600, 900), (1200, 1250)])
 def test_scores_of_0_and_1_are_compared_by_mcnemar(first: int, second: int) -> None:
     scores = [1.0] * first + [0.0] * second, [0.0] * first + [1.0] * second
-    found = paired_test(*({str(index): score for index, score in enumerate(one)} for one in scores))
-    assert found is not None
-    assert found.exact
-    assert found.p == pytest.approx(float(2 * tail(max(first, second), min(first, second))))
+    result = paired_test(*({str(index): score for index, score in enumerate(one)} for one in scores))
+    assert result is not None
+    assert result.exact
+    assert result.p == pytest.approx(float(2 * tail(max(first, second), min(first, second))))
 
 
 def test_shares_are_compared_by_their_differences() -> None:
     rng = np.random.default_rng(0)
     first, second = rng.random(50), rng.random(50)
     by_id = [{str(i): float(v) for i, v in enumerate(values)} for values in (first, second)]
-    found, same = paired_test(*by_id), paired_test(by_id[0], by_id[0])
+    result, same = paired_test(*by_id), paired_test(by_id[0], by_id[0])
     away = first - second
-    assert found is not None
+    assert result is not None
     assert same is not None
-    assert not found.exact
-    assert found.p == pytest.approx(math.erfc(abs(away.sum()) / math.sqrt(2 * (away**2).sum())))
+    assert not result.exact
+    assert result.p == pytest.approx(math.erfc(abs(away.sum()) / math.sqrt(2 * (away**2).sum())))
     assert same.p == 1.0
 
 
-def test_shares_far_apart_keep_a_p_above_zero() -> None:
+def test_p_values_of_distant_shares_are_above_zero() -> None:
     first = {str(index): 0.9 for index in range(3000)}
-    found = paired_test(first, dict.fromkeys(first, 0.1))
-    assert found is not None
+    result = paired_test(first, dict.fromkeys(first, 0.1))
+    assert result is not None
     assert math.erfc(math.sqrt(3000 / 2)) == 0
-    assert found.p == SMALLEST_P
+    assert result.p == SMALLEST_P
 
 
 # ------------------------------------------------------ corruption errors
@@ -180,7 +180,7 @@ def test_alexnet_has_an_mce_of_one() -> None:
     assert mean_corruption_error({name: base / 2 for name, base in ALEXNET_ERRORS.items()}) == pytest.approx(0.5)
 
 
-def test_mce_goes_by_name_and_not_by_order() -> None:
+def test_mce_is_by_name_and_not_by_order() -> None:
     errors = {name: 0.1 * number for number, name in enumerate(ALEXNET_ERRORS)}
     by_hand = sum(0.1 * number / base for number, base in enumerate(ALEXNET_ERRORS.values())) / 15
     reverse = mean_corruption_error(dict(reversed(errors.items())))
@@ -204,7 +204,7 @@ def test_mce_of_single_images_averages_to_that_of_the_model() -> None:
 # --------------------------------------------------- fits through models
 
 
-def test_a_line_is_numpy_s_least_squares() -> None:
+def test_a_linear_fit_matches_numpy() -> None:
     rng = np.random.default_rng(0)
     for n in (3, 5, 40):
         x, y = rng.normal(100, 3, n), rng.normal(size=n)
@@ -216,11 +216,11 @@ def test_a_line_is_numpy_s_least_squares() -> None:
 
 
 @pytest.mark.parametrize("x", [(), (1.0, 2.0), (2.0, 2.0, 2.0)])
-def test_too_little_for_a_line_gives_none(x: tuple[float, ...]) -> None:
+def test_too_few_points_give_no_fit(x: tuple[float, ...]) -> None:
     assert fit_line(x, x) is None
 
 
-def test_a_power_law_is_found_again_and_is_numpy_s_fit_of_logarithms() -> None:
+def test_a_power_law_is_recovered_and_matches_numpy() -> None:
     sizes = [1.0, 4.0, 20.0, 80.0]
     law = fit_power_law(sizes, [0.5 * size**-0.25 for size in sizes])
     assert law is not None
@@ -228,17 +228,17 @@ def test_a_power_law_is_found_again_and_is_numpy_s_fit_of_logarithms() -> None:
     assert law.points == 4
     assert law.at(16) == pytest.approx(0.25)
     errors = [0.4, 0.31, 0.33, 0.2]
-    found = fit_power_law(sizes, errors)
-    assert found is not None
+    result = fit_power_law(sizes, errors)
+    assert result is not None
     exponent, factor = np.polyfit(np.log(sizes), np.log(errors), 1)
-    np.testing.assert_allclose((found.exponent, found.factor), (exponent, np.exp(factor)), rtol=1e-9)
+    np.testing.assert_allclose((result.exponent, result.factor), (exponent, np.exp(factor)), rtol=1e-9)
 
 
 def test_three_models_of_two_sizes_make_no_power_law() -> None:
     assert fit_power_law([1.0, 1.0, 2.0], [0.3, 0.2, 0.1]) is None
 
 
-def test_logits_go_there_and_back_and_half_an_image_keeps_them_finite() -> None:
+def test_logits_are_inverted_and_finite() -> None:
     assert logit(0.5) == 0
     assert logit(0.75) == pytest.approx(np.log(3))
     for share in (0.001, 0.3, 0.999):

@@ -1,4 +1,4 @@
-"""The size of a move, and threats with another radius."""
+"""The distance of a perturbation, and threats with another radius."""
 
 import math
 
@@ -15,7 +15,7 @@ def test_numbers_are_exact_fractions() -> None:
     assert parse_number("0.1/0.3", "a third") == 1 / 3
 
 
-def test_another_radius_leaves_the_rest() -> None:
+def test_with_eps_changes_only_the_radius() -> None:
     assert with_eps(L1(3, active=0.2), 5) == L1(5, active=0.2)
     assert with_eps(Linf(0.1), 0.2) == Linf(0.2)
     with pytest.raises(UsageError, match="Linf.eps"):
@@ -23,7 +23,7 @@ def test_another_radius_leaves_the_rest() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sizes_of_a_known_move(dtype: torch.dtype) -> None:
+def test_distances_of_a_known_perturbation(dtype: torch.dtype) -> None:
     x0 = torch.full((2, 1, 2, 3), 0.5, dtype=dtype)
     x = x0.clone()
     x[1, 0, 0, 0], x[1, 0, 1, 2] = 0.2, 0.9
@@ -33,7 +33,7 @@ def test_sizes_of_a_known_move(dtype: torch.dtype) -> None:
     assert L1(1).distance(x, x0).dtype == dtype
 
 
-def test_sizes_in_float32_are_good_to_the_last_digits() -> None:
+def test_distances_in_float32_are_accurate() -> None:
     """Thousands of squares summed in float32 alone would be off by more than the slack a threat allows."""
     rng = torch.Generator().manual_seed(0)
     x0 = torch.full((1, 3, 224, 224), 0.5)

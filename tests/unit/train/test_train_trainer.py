@@ -1,4 +1,4 @@
-"""What may happen on the way: a polite end, a broken loss, a full disk, a batch in parts, images mixed in."""
+"""Events of a training: SIGTERM, a NaN loss, a full disk, gradient accumulation, synthetic images."""
 
 import json
 import os
@@ -51,17 +51,17 @@ def assert_close(one: Mapping[str, Tensor], other: Mapping[str, Tensor], atol: f
 # ------------------------------------------------------------------ SIGTERM
 
 
-def test_sigterm_ends_with_a_checkpoint_and_the_same_call_goes_on(train: Split, tmp_path: Path) -> None:
-    def ask(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+def test_sigterm_writes_a_checkpoint_and_training_resumes(train: Split, tmp_path: Path) -> None:
+    def terminate(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == 4:  # between two checkpoints
             os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
     whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
-    plan = replace(PLAN, log_every_steps=100)  # one process waits for nobody, least of all for a line of the log
+    plan = replace(PLAN, log_every_steps=100)  # one process does not wait, not even for a line of the log
     Trainer(tiny_vit(), Standard(), train, plan, whole, seed=1).fit()
     with pytest.raises(Stopped, match="stopped at step 4, which is saved"):
-        Trainer(tiny_vit(), Standard(), train, plan, broken, seed=1, notify=ask).fit()
+        Trainer(tiny_vit(), Standard(), train, plan, broken, seed=1, notify=terminate).fit()
     assert signal.getsignal(signal.SIGTERM) is before
     steps: list[int] = []
     Trainer(tiny_vit(), Standard(), train, plan, broken, seed=1, notify=lambda w, done, t, n: steps.append(done)).fit()
@@ -73,19 +73,19 @@ def test_sigterm_ends_with_a_checkpoint_and_the_same_call_goes_on(train: Split, 
 
 
 def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None:
-    """On the hold-out, and given back, the model answers in float32; with averaged weights it always did."""
+    """On the hold-out, and when returned, the model is in float32; with averaged weights it always was."""
     model, plan = tiny_vit(), replace(PLAN, precision=Precision.BF16)
     x, kinds = train.images(torch.arange(8)), list[torch.dtype]()
     head = model.net.get_submodule("head")
-    head.register_forward_hook(lambda module, args, answer: kinds.append(answer.dtype))
+    head.register_forward_hook(lambda module, args, output: kinds.append(output.dtype))
     seen: list[torch.dtype] = []
 
     def check(model: nn.Module) -> Mapping[str, float]:
         assert set(kinds) == {torch.bfloat16}
         kinds.clear()
         with torch.no_grad():
-            answer = model(x)
-        seen.extend((*kinds, answer.dtype))
+            logits = model(x)
+        seen.extend((*kinds, logits.dtype))
         kinds.clear()
         return {"clean": 0.5}
 
@@ -96,22 +96,22 @@ def test_only_updates_are_computed_in_bf16(train: Split, tmp_path: Path) -> None
     assert kinds == [torch.float32]
     assert "forward" not in trained.__dict__
     # and once more, as in fine-tuning
-    answers: list[torch.dtype] = []
+    dtypes: list[torch.dtype] = []
 
-    class Watching(Standard):
+    class RecordingObjective(Standard):
         def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
-            answers.append(model(examples.x).dtype)
+            dtypes.append(model(examples.x).dtype)
             return Standard.loss(self, model, examples)
 
-    Trainer(model, Watching(), train, plan, claim(tmp_path / "again"), seed=1).fit()
-    assert set(answers) == {torch.float32}
+    Trainer(model, RecordingObjective(), train, plan, claim(tmp_path / "again"), seed=1).fit()
+    assert set(dtypes) == {torch.float32}
 
 
 # --------------------------------------------------------------- broken loss
 
 
 class BrokenOnce(Standard):
-    """No number at one call, as a bad batch would have it."""
+    """NaN at one call, as with a bad batch."""
 
     calls = 0
 
@@ -121,7 +121,7 @@ class BrokenOnce(Standard):
         return replace(step, loss=step.loss * (float("nan") if self.calls == 5 else 1.0))
 
 
-def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_path: Path) -> None:
+def test_a_nan_loss_rolls_back_with_other_random_numbers(train: Split, tmp_path: Path) -> None:
     BrokenOnce.calls = 0
     run, seen = claim(tmp_path / "run"), list[str]()
     Trainer(tiny_vit(), BrokenOnce(), train, PLAN, run, seed=1, notify=lambda what, *_: seen.append(what)).fit()
@@ -130,14 +130,14 @@ def test_a_broken_loss_sends_the_run_back_and_on_another_way(train: Split, tmp_p
     assert "the loss is no longer finite at step 6: back to step 3" in str(alarm["sentence"])
     assert any(what.startswith("flag at step 3: the loss is no longer finite") for what in seen)
     assert all(bool(value.isfinite().all()) for value in weights(run).values())
-    # not the weights of a run without the accident: other images came after it
+    # not the weights of a run without the NaN: other random numbers came after it
     calm = claim(tmp_path / "calm")
     Trainer(tiny_vit(), Standard(), train, PLAN, calm, seed=1).fit()
     assert not same(weights(run), weights(calm))
 
 
-def test_going_back_loses_no_better_weights(train: Split, tmp_path: Path) -> None:
-    """The hold-out is looked at after update 4; update 5 breaks, and the run goes back to 3."""
+def test_a_rollback_keeps_the_best_weights(train: Split, tmp_path: Path) -> None:
+    """The hold-out is evaluated after update 4; update 5 gives NaN, and the run rolls back to 3."""
     BrokenOnce.calls = 0
     scores = iter([0.9, 0.5, 0.6])
     run = claim(tmp_path / "run")
@@ -149,15 +149,15 @@ def test_going_back_loses_no_better_weights(train: Split, tmp_path: Path) -> Non
     assert next(scores, None) is None
 
 
-def test_a_loss_broken_from_the_start_goes_back_to_the_first_weights(train: Split, tmp_path: Path) -> None:
-    class Always(Standard):
+def test_a_nan_loss_at_the_start_rolls_back_to_the_initial_weights(train: Split, tmp_path: Path) -> None:
+    class AlwaysNan(Standard):
         def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
             step = Standard.loss(self, model, examples)
             return replace(step, loss=step.loss * float("nan"))
 
     run = claim(tmp_path / "run")
     with pytest.raises(UsageError, match="no longer finite at step 2, for the 4th time. Lower the learning rate"):
-        Trainer(tiny_vit(), Always(), train, PLAN, run, seed=1).fit()
+        Trainer(tiny_vit(), AlwaysNan(), train, PLAN, run, seed=1).fit()
     state = max(run.checkpoints.glob("step-*"))
     start = tiny_vit().net.state_dict()
     kept = {key.removeprefix("model.net."): value for key, value in models.read_tensors(state)[0].items()}
@@ -166,7 +166,7 @@ def test_a_loss_broken_from_the_start_goes_back_to_the_first_weights(train: Spli
 
 
 class Steep(Standard):
-    """A gradient that is no number under a loss that is one, at one call: the root of nothing."""
+    """A NaN gradient with a finite loss, at one call: the root of zero."""
 
     calls = 0
 
@@ -177,7 +177,7 @@ class Steep(Standard):
         return replace(step, loss=step.loss + nothing)
 
 
-def test_weights_that_broke_under_a_fine_loss_are_never_saved(train: Split, tmp_path: Path) -> None:
+def test_nan_weights_are_never_saved(train: Split, tmp_path: Path) -> None:
     Steep.calls = 0
     run = claim(tmp_path / "run")
     Trainer(tiny_vit(), Steep(), train, PLAN, run, seed=1).fit()  # a checkpoint is due after the third update
@@ -190,7 +190,7 @@ def test_weights_that_broke_under_a_fine_loss_are_never_saved(train: Split, tmp_
 # ----------------------------------------------------------------- full disk
 
 
-def test_a_full_disk_is_named_and_the_checkpoint_before_survives(
+def test_a_full_disk_is_reported_and_the_last_checkpoint_kept(
     train: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = models.write_tensors
@@ -223,7 +223,9 @@ def test_a_full_disk_is_named_and_the_checkpoint_before_survives(
     [Adversarial(ATTACK, Linf(0.1)), TRADES(ATTACK, Linf(0.1), smoothing=0.1)],
     ids=lambda one: type(one).__name__,
 )
-def test_a_batch_in_parts_is_the_whole_batch(train: Split, tmp_path: Path, objective: Adversarial | TRADES) -> None:
+def test_gradient_accumulation_matches_the_whole_batch(
+    train: Split, tmp_path: Path, objective: Adversarial | TRADES
+) -> None:
     # plain SGD: Adam's division would blow up rounding
     plan = replace(PLAN, optimizer=SGD(lr=0.05), mixing=Mixing(mixup=0.8, cutmix=1.0), augment=PadCrop(1))
     runs = []
@@ -287,7 +289,7 @@ def test_synthetic_images_of_another_size_are_refused(train: Split, tmp_path: Pa
         ).fit()
 
 
-def test_images_changed_where_they_are_read(train: Split, tmp_path: Path) -> None:
+def test_images_augmented_by_the_loader(train: Split, tmp_path: Path) -> None:
     host = PILAugment(rand_augment="rand-m9-mstd0.5-inc1", erase=0.25, color_jitter=0.0)
     plan = replace(PLAN, pil_augment=host, repeats=2)
     runs = [claim(tmp_path / name) for name in ("one", "two")]
@@ -299,7 +301,7 @@ def test_images_changed_where_they_are_read(train: Split, tmp_path: Path) -> Non
 # -------------------------------------------------------------------- watching
 
 
-def test_what_is_logged(train: Split, tmp_path: Path) -> None:
+def test_the_log_has_its_columns(train: Split, tmp_path: Path) -> None:
     run = claim(tmp_path / "run")
     Trainer(
         tiny_vit(),
@@ -320,8 +322,8 @@ def test_what_is_logged(train: Split, tmp_path: Path) -> None:
     assert list((run.folder / "tensorboard").glob("events.out.tfevents.*"))
 
 
-def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
-    """An attack leaves fewer images with every step, and each number of them would be compiled again."""
+def test_checks_compile_nothing(train: Split, tmp_path: Path) -> None:
+    """An attack leaves fewer images with every step, and each number of them would be compiled anew."""
     seen: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
@@ -343,7 +345,7 @@ def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
     ("scores", "best", "codes"),
     [
         ({"clean": 0.8, "fgsm": 0.5, "robust": 0.45}, 0.44, []),
-        ({"clean": 0.9, "fgsm": 0.8, "robust": 0.05}, 0.4, ["overfitting", "robust-fell"]),
+        ({"clean": 0.9, "fgsm": 0.8, "robust": 0.05}, 0.4, ["overfitting", "robust-accuracy-drop"]),
         ({"clean": 0.811, "fgsm": 0.45, "robust": 0.381}, 0.465, ["robust-overfitting"]),
         ({"clean": 0.808, "fgsm": 0.469, "robust": 0.407}, 0.465, []),
         ({"clean": 0.6, "fgsm": 0.7, "robust": 0.6}, None, ["label-leaking"]),
@@ -358,15 +360,15 @@ def test_nothing_is_compiled_for_a_check(train: Split, tmp_path: Path) -> None:
         ({"clean": 0.0, "fgsm": 0.03, "rob_clean": 0.0, "rob_fgsm": 0.03}, None, []),
     ],
 )
-def test_alarms(scores: dict[str, float], best: float | None, codes: list[str]) -> None:
-    found: list[Flag] = overfitting_flags(scores, best)
-    assert [alarm.code for alarm in found] == codes
+def test_flags_of_training(scores: dict[str, float], best: float | None, codes: list[str]) -> None:
+    result: list[Flag] = overfitting_flags(scores, best)
+    assert [alarm.code for alarm in result] == codes
 
 
 # ------------------------------------------------------------- faster, and the same
 
 
-def test_an_understudy_answers_for_the_model_and_keeps_up_with_it() -> None:
+def test_the_attack_model_follows_the_weights() -> None:
     model = tiny_vit()
     attack_model = AttackModel(model)
     x = torch.rand(4, 3, 8, 8)
@@ -383,7 +385,7 @@ def test_an_understudy_answers_for_the_model_and_keeps_up_with_it() -> None:
     assert grad.dtype is torch.float32
 
 
-def test_training_with_an_understudy_resumes_exactly(train: Split, tmp_path: Path) -> None:
+def test_training_with_an_attack_model_resumes_exactly(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True, ema=0.9)
     objective = TRADES(ATTACK, Linf(0.1))
     whole, broken = claim(tmp_path / "whole"), claim(tmp_path / "broken")
@@ -408,7 +410,7 @@ def test_a_compiled_model_trains_to_the_same_weights(train: Split, tmp_path: Pat
     assert_close(weights(runs[0]), weights(runs[2]), 1e-4)
 
 
-def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[nn.Module] = []
     monkeypatch.setattr(nn.Module, "compile", lambda module, **how: seen.append(module))
     net = tiny_vit().net
@@ -427,7 +429,7 @@ def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         assert [id(module) for module in seen] == [id(module) for module in wanted]
 
 
-def test_what_may_be_recorded() -> None:
+def test_capturable_parts() -> None:
     gpu, plan = torch.device("cuda"), replace(PLAN, batch_size=8, compile=Compile.BLOCKS)
     assert plan.supports_cuda_graphs(gpu)
     assert not plan.supports_cuda_graphs(torch.device("cpu"))

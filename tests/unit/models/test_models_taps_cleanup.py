@@ -1,4 +1,4 @@
-"""Taps leave no trace, and never stay silent."""
+"""Taps have no side effects, and raise if they do not fire."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -26,12 +26,12 @@ VERBS: dict[str, Block] = {
 EVERY_VERB = pytest.mark.parametrize("verb", VERBS)
 
 
-class BoomError(Exception):
+class InjectedError(Exception):
     """Raised where nothing should catch it."""
 
 
-def boom(*args: object, **kwargs: object) -> Tensor:
-    raise BoomError
+def raise_injected_error(*args: object, **kwargs: object) -> Tensor:
+    raise InjectedError
 
 
 def hooks(model: Model) -> int:
@@ -42,8 +42,8 @@ def hooks(model: Model) -> int:
 
 
 @pytest.fixture
-def untouched(tiny: Tiny, x: Tensor) -> Iterator[Model]:
-    """A model that the test must give back as it was: no hooks, no modes, the same output to the last bit."""
+def unchanged_model(tiny: Tiny, x: Tensor) -> Iterator[Model]:
+    """A model that the test must leave unchanged: hooks, modes, and the output bit for bit."""
     model = tiny("vit", fused=True)
     # a hook of the caller's own has to survive
     model.net.get_submodule("blocks.0.attn").register_forward_hook(lambda module, args, out: None)
@@ -58,94 +58,98 @@ def untouched(tiny: Tiny, x: Tensor) -> Iterator[Model]:
 
 
 @EVERY_VERB
-def test_nothing_remains(untouched: Model, x: Tensor, verb: str) -> None:
-    before = untouched(x)
-    with VERBS[verb](untouched):
-        assert hooks(untouched) > 1
-        inside = untouched(x)
+def test_taps_leave_nothing_behind(unchanged_model: Model, x: Tensor, verb: str) -> None:
+    before = unchanged_model(x)
+    with VERBS[verb](unchanged_model):
+        assert hooks(unchanged_model) > 1
+        inside = unchanged_model(x)
     assert torch.allclose(inside, before) == (verb == "read")
 
 
 @EVERY_VERB
-def test_nothing_remains_after_an_error_in_the_block(untouched: Model, x: Tensor, verb: str) -> None:
-    with pytest.raises(BoomError), VERBS[verb](untouched):
-        raise BoomError
+def test_taps_leave_nothing_behind_after_an_error_in_the_block(unchanged_model: Model, x: Tensor, verb: str) -> None:
+    with pytest.raises(InjectedError), VERBS[verb](unchanged_model):
+        raise InjectedError
 
 
 @EVERY_VERB
 @pytest.mark.parametrize("path", ["blocks.0.attn.qkv", "blocks.1.attn.proj", "blocks.1.mlp", "head"])
-def test_nothing_remains_after_an_error_in_the_network(
-    untouched: Model, x: Tensor, verb: str, path: str, monkeypatch: pytest.MonkeyPatch
+def test_taps_leave_nothing_behind_after_an_error_in_the_network(
+    unchanged_model: Model, x: Tensor, verb: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(untouched.net.get_submodule(path), "forward", boom)
-    with pytest.raises(BoomError), VERBS[verb](untouched):
-        untouched(x)
+    monkeypatch.setattr(unchanged_model.net.get_submodule(path), "forward", raise_injected_error)
+    with pytest.raises(InjectedError), VERBS[verb](unchanged_model):
+        unchanged_model(x)
     monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
     "name", ["embed", "blocks.1.attn.q", "blocks.0.attn.logits", "blocks.1.attn.probs", "blocks.0.out", "head.in"]
 )
-def test_nothing_remains_after_an_error_in_an_edit(untouched: Model, x: Tensor, name: str) -> None:
-    with pytest.raises(BoomError), untouched.taps.scale(2.0), untouched.taps.edit(name, boom):
-        untouched(x)
+def test_taps_leave_nothing_behind_after_an_error_in_an_edit(unchanged_model: Model, x: Tensor, name: str) -> None:
+    with (
+        pytest.raises(InjectedError),
+        unchanged_model.taps.scale(2.0),
+        unchanged_model.taps.edit(name, raise_injected_error),
+    ):
+        unchanged_model(x)
 
 
-def test_nothing_remains_after_images_of_the_wrong_size(untouched: Model, x: Tensor) -> None:
-    with pytest.raises(UsageError, match="takes 32 x 32"), untouched.taps.read("*"):
-        untouched(x[..., :16])
+def test_taps_leave_nothing_behind_after_wrong_image_sizes(unchanged_model: Model, x: Tensor) -> None:
+    with pytest.raises(UsageError, match="takes 32 x 32"), unchanged_model.taps.read("*"):
+        unchanged_model(x[..., :16])
 
 
-def test_nothing_remains_after_a_mask_of_the_wrong_shape(untouched: Model, x: Tensor) -> None:
-    with pytest.raises(RuntimeError), untouched.taps.mask(torch.ones(3, 5, dtype=torch.bool)):
-        untouched(x)
+def test_taps_leave_nothing_behind_after_a_wrong_mask_shape(unchanged_model: Model, x: Tensor) -> None:
+    with pytest.raises(RuntimeError), unchanged_model.taps.mask(torch.ones(3, 5, dtype=torch.bool)):
+        unchanged_model(x)
 
 
-def test_model_goes_on_inside_the_block_after_an_error(untouched: Model, x: Tensor) -> None:
-    with untouched.taps.read("*.attn.logits") as seen:
-        with pytest.raises(BoomError), untouched.taps.edit("blocks.1.attn.probs", boom):
-            untouched(x)
-        untouched(x)
+def test_the_model_works_inside_the_block_after_an_error(unchanged_model: Model, x: Tensor) -> None:
+    with unchanged_model.taps.read("*.attn.logits") as seen:
+        with pytest.raises(InjectedError), unchanged_model.taps.edit("blocks.1.attn.probs", raise_injected_error):
+            unchanged_model(x)
+        unchanged_model(x)
     assert len(seen) == 2
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_arithmetic_outside_of_attention_is_left_alone(untouched: Model, x: Tensor, fails: bool) -> None:
+def test_code_outside_attention_is_unchanged(unchanged_model: Model, x: Tensor, fails: bool) -> None:
     logits = torch.arange(9.0).view(3, 3)
     product, probs = logits @ logits, logits.softmax(-1)
-    with untouched.taps.scale(0.0), untouched.taps.mask(torch.eye(17)):
-        untouched(x)
+    with unchanged_model.taps.scale(0.0), unchanged_model.taps.mask(torch.eye(17)):
+        unchanged_model(x)
         if fails:
-            with pytest.raises(BoomError), untouched.taps.edit("blocks.0.attn.v", boom):
-                untouched(x)
+            with pytest.raises(InjectedError), unchanged_model.taps.edit("blocks.0.attn.v", raise_injected_error):
+                unchanged_model(x)
         assert torch.equal(logits @ logits, product)
         assert torch.equal(logits.softmax(-1), probs)
 
 
-def test_inner_block_closes_and_the_outer_goes_on(untouched: Model, x: Tensor) -> None:
-    taps = untouched.taps
+def test_closing_an_inner_block_keeps_the_outer_active(unchanged_model: Model, x: Tensor) -> None:
+    taps = unchanged_model.taps
     with taps.scale(0.5):
-        alone = untouched(x)
+        alone = unchanged_model(x)
         for verb in VERBS.values():
-            with verb(untouched):
-                untouched(x)
-            assert torch.equal(untouched(x), alone)
+            with verb(unchanged_model):
+                unchanged_model(x)
+            assert torch.equal(unchanged_model(x), alone)
     with taps.read("head.in"):  # the outer one needs no mode, the inner one does
         with taps.scale(0.5):
-            assert torch.equal(untouched(x), alone)
-        untouched(x)
+            assert torch.equal(unchanged_model(x), alone)
+        unchanged_model(x)
 
 
-def test_one_block_after_the_other_sees_the_same(untouched: Model, x: Tensor) -> None:
+def test_consecutive_blocks_read_the_same(unchanged_model: Model, x: Tensor) -> None:
     seen = []
     for _ in range(2):
-        with untouched.taps.read("*") as these:
-            untouched(x)
+        with unchanged_model.taps.read("*") as these:
+            unchanged_model(x)
         seen.append(these)
-    assert all(torch.equal(seen[0][name], seen[1][name]) for name in untouched.taps.names())
+    assert all(torch.equal(seen[0][name], seen[1][name]) for name in unchanged_model.taps.names())
 
 
-def test_two_models_at_once_do_not_meet(tiny: Tiny, x: Tensor) -> None:
+def test_two_models_at_once_do_not_interfere(tiny: Tiny, x: Tensor) -> None:
     one, other = tiny("vit"), tiny("cait")
     with one.taps.scale(0.5):
         alone = one(x)
@@ -157,22 +161,22 @@ def test_two_models_at_once_do_not_meet(tiny: Tiny, x: Tensor) -> None:
 
 
 @EVERY_VERB
-def test_copies_have_taps_of_their_own(untouched: Model, x: Tensor, verb: str) -> None:
-    before = untouched(x)
-    twin = copy.deepcopy(untouched)
-    with VERBS[verb](untouched):
-        expected = untouched(x)
+def test_copies_have_their_own_taps(unchanged_model: Model, x: Tensor, verb: str) -> None:
+    before = unchanged_model(x)
+    twin = copy.deepcopy(unchanged_model)
+    with VERBS[verb](unchanged_model):
+        expected = unchanged_model(x)
     with VERBS[verb](twin):
-        assert torch.equal(untouched(x), before)
+        assert torch.equal(unchanged_model(x), before)
         assert torch.equal(twin(x), expected)
     assert torch.equal(twin(x), before)
 
 
-def test_copying_inside_the_block_is_refused(untouched: Model, x: Tensor) -> None:
-    with untouched.taps.scale(0.5):
-        untouched(x)
+def test_copying_inside_the_block_is_refused(unchanged_model: Model, x: Tensor) -> None:
+    with unchanged_model.taps.scale(0.5):
+        unchanged_model(x)
         with pytest.raises(UsageError, match="outside the `with` block"):
-            copy.deepcopy(untouched)
+            copy.deepcopy(unchanged_model)
 
 
 # precision, training, no gradient
@@ -217,7 +221,7 @@ def test_taps_work_under_autocast(tiny: Tiny, x: Tensor, family: str, fused: boo
         torch.testing.assert_close(seen[name].float(), logits, rtol=0.1, atol=atol)
 
 
-def test_dropout_falls_on_tapped_attention_as_on_bare(small: Model, x: Tensor) -> None:
+def test_dropout_is_the_same_with_and_without_taps(small: Model, x: Tensor) -> None:
     images = x.float()
     small.train()
     for module in small.modules():
@@ -232,18 +236,18 @@ def test_dropout_falls_on_tapped_attention_as_on_bare(small: Model, x: Tensor) -
     with small.taps.read("*") as seen:
         tapped = small(images)
     torch.testing.assert_close(tapped, bare)
-    # probabilities are told before dropout
+    # probabilities are read before dropout
     torch.testing.assert_close(seen["blocks.0.attn.probs"].sum(-1), torch.ones(2, 2, 17))
     with small.taps.scale(1.0):
         assert not torch.allclose(small(images), small(images))
     assert not torch.allclose(small.eval()(images), bare)
 
 
-def test_without_gradient_the_values_are_the_same(untouched: Model, x: Tensor) -> None:
-    with untouched.taps.read("*") as graded:
-        untouched(x)
-    with torch.no_grad(), untouched.taps.read("*") as seen:
-        untouched(x)
+def test_values_are_the_same_without_gradients(unchanged_model: Model, x: Tensor) -> None:
+    with unchanged_model.taps.read("*") as graded:
+        unchanged_model(x)
+    with torch.no_grad(), unchanged_model.taps.read("*") as seen:
+        unchanged_model(x)
     assert all(a.requires_grad for a in graded.values())
     assert not any(a.requires_grad for a in seen.values())
     assert all(torch.equal(seen[name], graded[name]) for name in seen)
@@ -253,24 +257,27 @@ def test_without_gradient_the_values_are_the_same(untouched: Model, x: Tensor) -
 
 
 @EVERY_VERB
-def test_silent_taps_are_an_error(untouched: Model, verb: str) -> None:
-    with pytest.raises(UsageError, match=r"never fired: .*not called inside the `with` block"), VERBS[verb](untouched):
+def test_taps_that_do_not_fire_are_an_error(unchanged_model: Model, verb: str) -> None:
+    with (
+        pytest.raises(UsageError, match=r"never fired: .*not called inside the `with` block"),
+        VERBS[verb](unchanged_model),
+    ):
         pass
 
 
-def test_taps_fire_when_the_network_inside_is_called(untouched: Model, x: Tensor) -> None:
-    with untouched.taps.read("blocks.0.out") as seen:
-        untouched.net((x - untouched.mean) / untouched.std)
+def test_taps_fire_when_the_network_inside_is_called(unchanged_model: Model, x: Tensor) -> None:
+    with unchanged_model.taps.read("blocks.0.out") as seen:
+        unchanged_model.net((x - unchanged_model.mean) / unchanged_model.std)
     assert seen["blocks.0.out"].shape == (2, 17, 48)
 
 
 def test_tap_of_a_block_that_was_bypassed_is_named(
-    untouched: Model, x: Tensor, monkeypatch: pytest.MonkeyPatch
+    unchanged_model: Model, x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(untouched.net.get_submodule("blocks.1"), "forward", lambda tokens, **kwargs: tokens)
+    monkeypatch.setattr(unchanged_model.net.get_submodule("blocks.1"), "forward", lambda tokens, **kwargs: tokens)
     message = r"never fired: blocks\.1\.attn\.logits\. The model was called, but not"
-    with pytest.raises(UsageError, match=message), untouched.taps.read("*.logits"):
-        untouched(x)
+    with pytest.raises(UsageError, match=message), unchanged_model.taps.read("*.logits"):
+        unchanged_model(x)
     monkeypatch.undo()
 
 
@@ -289,7 +296,7 @@ OUTSIDE: dict[str, Block] = {
 
 
 @pytest.mark.usefixtures("_fresh_compiler")
-def test_compiled_wrapper_says_that_it_does_not_see_taps(small: Model, x: Tensor) -> None:
+def test_a_compiled_wrapper_refuses_taps(small: Model, x: Tensor) -> None:
     compiled = torch.compile(small, backend="eager")
     compiled(x.float())
     for block in OUTSIDE.values():
@@ -301,7 +308,7 @@ def test_compiled_wrapper_says_that_it_does_not_see_taps(small: Model, x: Tensor
 
 
 @pytest.mark.usefixtures("_fresh_compiler")
-def test_model_compiled_in_place_says_that_it_does_not_see_taps(small: Model, x: Tensor) -> None:
+def test_a_model_compiled_in_place_refuses_taps(small: Model, x: Tensor) -> None:
     small.compile(backend="eager")
     small(x.float())
     for block in OUTSIDE.values():
@@ -314,8 +321,8 @@ def test_model_compiled_in_place_says_that_it_does_not_see_taps(small: Model, x:
 
 @pytest.mark.usefixtures("_fresh_compiler")
 @pytest.mark.parametrize("first", [None, "blocks.0.out"])
-def test_compiled_model_is_right_or_refuses(small: Model, x: Tensor, first: str | None) -> None:
-    """The compiler recompiles where it notices a mode; then the taps must do what they do uncompiled."""
+def test_a_compiled_model_is_correct_or_refuses(small: Model, x: Tensor, first: str | None) -> None:
+    """The compiler recompiles where it detects a mode; then the taps must do what they do uncompiled."""
     images = x.float()
     compiled = torch.compile(small, backend="eager")
     if first is None:
@@ -338,7 +345,7 @@ def test_compiled_model_is_right_or_refuses(small: Model, x: Tensor, first: str 
 
 @pytest.mark.parametrize("family", ["vit", "cait", "xcit", "swin", "levit"])
 def test_gradient_checkpointing_is_refused(tiny: Tiny, x: Tensor, family: str) -> None:
-    """The backward pass runs the blocks once more, after the `with` block: its gradients would be another model's."""
+    """The backward pass runs the blocks once more, after the `with` block: its gradients would be wrong."""
     model = tiny(family)
     model.net.set_grad_checkpointing(True)  # type: ignore[operator]
     with pytest.raises(UsageError, match=r"model\.net\.set_grad_checkpointing\(False\)"), model.taps.scale(0.5):
@@ -350,7 +357,7 @@ def test_gradient_checkpointing_is_refused(tiny: Tiny, x: Tensor, family: str) -
 
 def test_unknown_names_are_refused_with_the_known_ones(tiny: Tiny) -> None:
     taps = tiny("vit").taps
-    for use in (lambda: taps.read("block.0.out"), lambda: taps.edit("block.0.out", boom)):
+    for use in (lambda: taps.read("block.0.out"), lambda: taps.edit("block.0.out", raise_injected_error)):
         with (
             pytest.raises(UsageError, match=r"no tap matches 'block\.0\.out'\. This model has 18: embed, blocks\.0"),
             use(),
@@ -370,11 +377,11 @@ def test_wrong_number_of_factors_is_refused(tiny: Tiny, factors: list[float] | T
         pass
 
 
-def test_convolutional_network_has_no_attention(x: Tensor) -> None:
+def test_convolutional_networks_have_no_attention(x: Tensor) -> None:
     model = load("timm:test_resnet", num_classes=5, image_size=32)
     assert model.taps.names() == ["head.in"]
     for use in (lambda: model.taps.scale(0.5), lambda: model.taps.mask(torch.ones(1))):
-        with pytest.raises(UsageError, match="ResNet has no attention Vitadel knows"), use():
+        with pytest.raises(UsageError, match="ResNet has no attention Vitadel supports"), use():
             pass
     for pattern in ("blocks.*", "embed"):
         with (
@@ -382,14 +389,14 @@ def test_convolutional_network_has_no_attention(x: Tensor) -> None:
             model.taps.read(pattern),
         ):
             pass
-    with pytest.raises(UsageError, match="its family has no blocks Vitadel knows"), model.taps.skip("blocks.0"):
+    with pytest.raises(UsageError, match="its family has no blocks Vitadel supports"), model.taps.skip("blocks.0"):
         pass
     with model.taps.read("head.in") as seen:
         z = model(x.float())
     assert torch.equal(model.net.get_classifier()(seen["head.in"]), z)  # type: ignore[operator]
 
 
-def test_blocks_with_several_attentions_are_no_blocks_we_know() -> None:
+def test_blocks_with_several_attentions_are_refused() -> None:
     model = load("timm:vit_small_patch16_18x2_224", image_size=32, patch_size=16, options={"depth": 1, "embed_dim": 48})
-    with pytest.raises(UsageError, match="has no attention Vitadel knows"), model.taps.scale(0.5):
+    with pytest.raises(UsageError, match="has no attention Vitadel supports"), model.taps.scale(0.5):
         pass

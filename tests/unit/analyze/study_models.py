@@ -1,4 +1,4 @@
-"""Models that studies are tried on, studies that are interrupted, and what a study might leave behind on a model."""
+"""Models and interrupted runs for the tests of studies, and the hooks of a model."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,7 +14,7 @@ from vitadel.runs import ResultFolder
 Net = TypeVar("Net", bound=nn.Module)
 
 
-def stirred(model: Net, amount: float) -> Net:
+def noisy_weights(model: Net, amount: float) -> Net:
     """The model with noise on every weight, so that all of them matter, layer scales too."""
     rng = torch.Generator().manual_seed(3)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Augmentation on the host: pictures at their own size, the same whoever makes them."""
+"""Augmentation with PIL: images at their own size, the same in any process."""
 
 import multiprocessing
 import pickle
@@ -55,7 +55,7 @@ def files(root: Path) -> Split:
 
 
 @pytest.fixture(scope="module")
-def held(files: Split) -> Split:
+def in_memory_split(files: Split) -> Split:
     return files.load_into_memory()
 
 
@@ -75,7 +75,7 @@ def test_batches_are_rows_bytes_and_labels(files: Split) -> None:
         assert x.dtype == torch.uint8
 
 
-@pytest.mark.parametrize("kind", ["files", "held"])
+@pytest.mark.parametrize("kind", ["files", "in_memory_split"])
 def test_no_augmentation_gives_the_images(kind: str, request: pytest.FixtureRequest) -> None:
     split: Split = request.getfixturevalue(kind)
     for x, rows in zip(made(split, NOTHING), ROWS, strict=True):
@@ -97,17 +97,17 @@ def test_an_image_depends_on_seed_step_row_and_copy_alone(files: Split, augment:
         assert not any(torch.equal(one, another) for one, another in zip(other[0], x, strict=True))
 
 
-def test_copies_of_an_image_in_one_batch_differ(held: Split) -> None:
-    [x] = made(held, FULL, [index([3, 3, 3], 0, [0, 1, 2])])
+def test_copies_of_an_image_in_one_batch_differ(in_memory_split: Split) -> None:
+    [x] = made(in_memory_split, FULL, [index([3, 3, 3], 0, [0, 1, 2])])
     assert len(x.flatten(1).unique(dim=0)) == 3
 
 
-def test_workers_make_what_this_process_makes(files: Split) -> None:
+def test_workers_and_the_main_process_agree(files: Split) -> None:
     for one, other in zip(made(files, FULL), made(files, FULL, num_workers=2), strict=True):
         assert torch.equal(one, other)
 
 
-def test_what_a_worker_is_given_survives_the_way_to_a_new_process(files: Split) -> None:
+def test_arguments_of_workers_can_be_pickled(files: Split) -> None:
     one = AugmentedImages(files, FULL, 3)
     other = pickle.loads(pickle.dumps(one))  # noqa: S301
     first, second = one[0, 4, 0], other[0, 4, 0]
@@ -116,29 +116,29 @@ def test_what_a_worker_is_given_survives_the_way_to_a_new_process(files: Split) 
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_callers_random_state_is_left_alone(held: Split, workers: int) -> None:
+def test_the_callers_random_state_is_left_alone(in_memory_split: Split, workers: int) -> None:
     before = random.getstate(), pickle.dumps(np.random.get_state()), torch.get_rng_state()
-    made(held, FULL, num_workers=workers)
+    made(in_memory_split, FULL, num_workers=workers)
     assert random.getstate() == before[0]
     assert pickle.dumps(np.random.get_state()) == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_dropped_early_no_process_is_left(held: Split, workers: int) -> None:
+def test_closing_early_leaves_no_process(in_memory_split: Split, workers: int) -> None:
     def endless() -> Iterator[BatchIndex]:
         while True:
             yield index([0])
 
-    reader = pil_augmented(held, endless(), FULL, seed=0, num_workers=workers)
+    reader = pil_augmented(in_memory_split, endless(), FULL, seed=0, num_workers=workers)
     next(reader)
     reader.close()
     assert multiprocessing.active_children() == []
 
 
-def test_crops_are_cut_from_the_original(files: Split, held: Split) -> None:
+def test_crops_are_cut_from_the_original(files: Split, in_memory_split: Split) -> None:
     crop = PILAugment(scale=(0.3, 0.3), ratio=(1.0, 1.0), flip=False, color_jitter=0.0)
-    [sharp], [blurred] = made(files, crop, [index(range(6))]), made(held, crop, [index(range(6))])
+    [sharp], [blurred] = made(files, crop, [index(range(6))]), made(in_memory_split, crop, [index(range(6))])
     assert not torch.allclose(sharp, blurred, atol=0.05)
     # 30% of the 50 x 40 original, as a square
     side = round((0.3 * 2000) ** 0.5)
@@ -153,8 +153,8 @@ def test_crops_are_cut_from_the_original(files: Split, held: Split) -> None:
         assert any((np.asarray(window) == got.permute(1, 2, 0).numpy()).all() for window in windows)
 
 
-def test_each_part_does_something_and_only_when_asked(held: Split) -> None:
-    plain = held.images(torch.arange(6))
+def test_each_part_changes_images_only_when_enabled(in_memory_split: Split) -> None:
+    plain = in_memory_split.images(torch.arange(6))
     for augment in (
         PILAugment(resized_crop=False, flip=True, color_jitter=0.0),
         PILAugment(resized_crop=False, flip=False, color_jitter=0.4),
@@ -162,25 +162,27 @@ def test_each_part_does_something_and_only_when_asked(held: Split) -> None:
         PILAugment(resized_crop=False, flip=False, color_jitter=0.0, erase=1.0),
         PILAugment(resized_crop=True, flip=False, color_jitter=0.0, interpolation=Interpolation.BILINEAR),
     ):
-        [x] = made(held, augment, [index(range(6))])
+        [x] = made(in_memory_split, augment, [index(range(6))])
         assert not torch.equal(x, plain)
-    [flipped] = made(held, PILAugment(resized_crop=False, color_jitter=0.0), [index(range(6))])
+    [flipped] = made(in_memory_split, PILAugment(resized_crop=False, color_jitter=0.0), [index(range(6))])
     same = [torch.equal(one, other) for one, other in zip(flipped, plain, strict=True)]
     mirrored = [torch.equal(one.flip(-1), other) for one, other in zip(flipped, plain, strict=True)]
     assert [a != b for a, b in zip(same, mirrored, strict=True)] == [True] * 6
 
 
-def test_jitter_stays_on_beside_rand_augment(held: Split) -> None:
+def test_jitter_stays_on_beside_rand_augment(in_memory_split: Split) -> None:
     jittered, plain = (
-        made(held, PILAugment(False, flip=False, color_jitter=jitter, rand_augment=RAND), [index(range(6))])[0]
+        made(in_memory_split, PILAugment(False, flip=False, color_jitter=jitter, rand_augment=RAND), [index(range(6))])[
+            0
+        ]
         for jitter in (0.4, 0.0)
     )
     assert not any(torch.equal(one, other) for one, other in zip(jittered, plain, strict=True))
 
 
-def test_erasing_is_our_own_with_whole_pixel_values(held: Split) -> None:
-    plain = held.images(torch.arange(6))
-    [x] = made(held, PILAugment(False, flip=False, color_jitter=0.0, erase=1.0), [index(range(6))])
+def test_erasing_matches_ours_with_eight_bit_values(in_memory_split: Split) -> None:
+    plain = in_memory_split.images(torch.arange(6))
+    [x] = made(in_memory_split, PILAugment(False, flip=False, color_jitter=0.0, erase=1.0), [index(range(6))])
     seeds = torch.tensor([fold_seed(0, 0, row, 0) for row in range(6)])
     torch.testing.assert_close(x, Erase(1.0)(plain, RandomStreams.of(1, seeds)), rtol=0, atol=0.501 / 255)
 
@@ -195,7 +197,7 @@ def test_images_that_are_not_square_keep_their_shape() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_broken_file_is_named_in_one_line(root: Path, tmp_path: Path, workers: int) -> None:
+def test_a_damaged_file_is_a_one_line_error(root: Path, tmp_path: Path, workers: int) -> None:
     folder = tmp_path / "broken"
     (folder / "test" / "cat").mkdir(parents=True)
     whole = (root / "test" / "cat" / "0.png").read_bytes()
@@ -207,7 +209,7 @@ def test_a_broken_file_is_named_in_one_line(root: Path, tmp_path: Path, workers:
         made(split, FULL, [index([1 - broken, broken], real=2)], num_workers=workers)
 
 
-def test_pictures_are_read_in_rgb_at_their_own_size(tmp_path: Path) -> None:
+def test_images_are_read_in_rgb_at_their_own_size(tmp_path: Path) -> None:
     (tmp_path / "test" / "cat").mkdir(parents=True)
     gray = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
     Image.fromarray(gray).save(tmp_path / "test" / "cat" / "gray.png")
@@ -229,7 +231,7 @@ def test_pictures_are_read_in_rgb_at_their_own_size(tmp_path: Path) -> None:
 # The sixteen
 
 
-def test_there_are_sixteen_sets_and_each_is_what_its_name_says() -> None:
+def test_sixteen_augmentation_sets_match_their_names() -> None:
     assert len(AUGMENTATION_SETS) == 16
     for name, chosen in AUGMENTATION_SETS.items():
         parts = set(name.split("+")) - {"base"}
@@ -240,15 +242,15 @@ def test_there_are_sixteen_sets_and_each_is_what_its_name_says() -> None:
 
 
 @pytest.mark.parametrize("chosen", AUGMENTATION_SETS.values(), ids=AUGMENTATION_SETS)
-def test_each_set_runs(held: Split, chosen: AugmentationSet) -> None:
+def test_each_set_runs(in_memory_split: Split, chosen: AugmentationSet) -> None:
     rows = torch.arange(6)
     if chosen.rand_augment:
         augment = PILAugment(rand_augment=chosen.rand_augment, erase=chosen.erase)
-        [(_, pixels, y)] = pil_augmented(held, [index(range(6))], augment, seed=0)
+        [(_, pixels, y)] = pil_augmented(in_memory_split, [index(range(6))], augment, seed=0)
         x = pixels.to(torch.float32).div_(255)
     else:
         device = Chain((ResizedCrop(flip=False), Flip(), ColorJitter(), Erase(chosen.erase)))
-        x, y = device(held.images(rows), RandomStreams.of(0, rows)), held.labels
+        x, y = device(in_memory_split.images(rows), RandomStreams.of(0, rows)), in_memory_split.labels
     mixed, shares = Mixing(chosen.mixup, chosen.cutmix)(x, y, 2, seed=3)
     assert mixed.shape == (6, 3, 16, 16)
     assert mixed.min() >= 0
@@ -257,7 +259,7 @@ def test_each_set_runs(held: Split, chosen: AugmentationSet) -> None:
     assert torch.equal(mixed, x) is not bool(chosen.mixup or chosen.cutmix)
 
 
-# Mistakes
+# Invalid settings
 
 
 @pytest.mark.parametrize(
@@ -277,7 +279,7 @@ def test_each_set_runs(held: Split, chosen: AugmentationSet) -> None:
         ({"ratio": (0.0, 0.5)}, r"PILAugment.ratio\[0\] must be positive, got 0.0"),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         PILAugment(**values)  # type: ignore[arg-type]
 
@@ -285,23 +287,23 @@ def test_what_cannot_be_is_refused(values: dict[str, object], message: str) -> N
 @pytest.mark.parametrize(
     "text", [RAND, "rand-m9-n3-mstd0.5", "rand-mstd1-tweights", "rand-m7-mstd0.5-inc1-p0.8", "rand"]
 )
-def test_timms_spellings_are_taken(held: Split, text: str) -> None:
-    assert made(held, PILAugment(rand_augment=text), [index([0])])[0].shape == (1, 3, 16, 16)
+def test_spellings_of_timm_are_accepted(in_memory_split: Split, text: str) -> None:
+    assert made(in_memory_split, PILAugment(rand_augment=text), [index([0])])[0].shape == (1, 3, 16, 16)
 
 
-def test_the_highest_level_of_posterize_is_black(held: Split) -> None:
+def test_the_highest_level_of_posterize_is_black(in_memory_split: Split) -> None:
     picture = Image.new("RGB", (2, 2), (200, 100, 50))
     assert posterized(picture, 0).getcolors() == [(4, (0, 0, 0))]
     assert posterized(picture, -1).getcolors() == [(4, (0, 0, 0))]
     assert posterized(picture, 4).getcolors() == [(4, (192, 96, 48))]
     assert posterized(picture, 8) is picture
     highest = PILAugment(rand_augment="rand-m10-n9-inc1", resized_crop=False)
-    for seed in range(40):  # Pillow 13 refuses what timm asks of it for some of them
-        assert highest.image(held, 0, seed=seed).shape == (3, 16, 16)
+    for seed in range(40):  # Pillow 13 refuses arguments of timm for some of them
+        assert highest.image(in_memory_split, 0, seed=seed).shape == (3, 16, 16)
 
 
-def test_fewer_than_no_workers_are_refused(held: Split) -> None:
+def test_a_negative_number_of_workers_is_refused(in_memory_split: Split) -> None:
     with pytest.raises(
         UsageError, match=r"pil_augmented\(num_workers=\) must lie in \[0, 1024\], got -1. 0 works in this process"
     ):
-        next(pil_augmented(held, ORDER, FULL, seed=0, num_workers=-1))
+        next(pil_augmented(in_memory_split, ORDER, FULL, seed=0, num_workers=-1))

@@ -1,4 +1,4 @@
-"""Calls from odd places: other gradient modes, names that look alike, labels that are no class numbers."""
+"""Edge cases: other gradient modes, colliding names, invalid labels."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -20,7 +20,7 @@ ENTRIES = [NamedAttack("pgd", PGD(steps=3), margin)]
 
 
 class Plane(nn.Module):
-    """Two classes on either side of a plane, and noise if asked for."""
+    """Two classes on either side of a plane, and noise on request."""
 
     def __init__(self, noise: float = 0.0) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def pixels() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_the_callers_gradient_mode_changes_nothing(mode: Callable[[], AbstractContextManager[None]]) -> None:
+def test_results_do_not_depend_on_the_gradient_mode(mode: Callable[[], AbstractContextManager[None]]) -> None:
     x, y = pixels()
     plain = robustness(Plane(), x, y, "linf:0.02", ENTRIES)
     with mode():
@@ -57,7 +57,7 @@ def test_a_noisy_model_leaves_the_callers_random_state_alone() -> None:
     assert [flag.code for flag in result.flags] == ["randomized"]
 
 
-def test_names_that_look_alike_on_disk_have_tables_of_their_own(tmp_path: Path) -> None:
+def test_names_that_collide_on_disk_have_separate_tables(tmp_path: Path) -> None:
     results = ResultFolder(tmp_path)
     results.append("pgd:1", {"index": [0], "success": [True]})
     assert results.read("pgd_1") == {}
@@ -72,7 +72,7 @@ def test_names_that_look_alike_on_disk_have_tables_of_their_own(tmp_path: Path) 
         (torch.ones(20, dtype=torch.bool), "class numbers, got torch.bool"),
     ],
 )
-def test_labels_that_are_no_class_numbers_are_refused(labels: Tensor, message: str) -> None:
+def test_invalid_labels_are_refused(labels: Tensor, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         robustness(Plane(), pixels()[0], labels, "linf:0.02", ENTRIES)
 
@@ -96,7 +96,7 @@ def test_names_of_other_tables_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [lambda z: z[:-1], lambda z: z[:1], lambda z: z[0]])
-def test_a_model_that_changes_its_batch_is_named(wrong: Callable[[Tensor], Tensor]) -> None:
+def test_a_model_that_modifies_its_input_is_named(wrong: Callable[[Tensor], Tensor]) -> None:
     class Wrong(Plane):
         def forward(self, x: Tensor) -> Tensor:
             return wrong(super().forward(x))

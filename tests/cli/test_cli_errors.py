@@ -20,7 +20,7 @@ def mistake(result: tuple[int, str, str]) -> str:
     return err
 
 
-def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_unknown_arguments_are_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     run = ("--run", tmp_path / "run")
     assert "Did you mean 'digits-standard'" in mistake(vitadel("train", "digits-standart", *run))
     assert "unknown setting of TrainingConfig 'epoch'" in mistake(
@@ -43,7 +43,7 @@ def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path
     )
     attack = ("attack", trained, "--data", "digits[:8]", *run, "--attack")
     assert "unknown setting of pgd 'step'" in mistake(vitadel(*attack, "pgd:step=3"))
-    assert "pgd:steps wants a whole number, got 'x'" in mistake(vitadel(*attack, "pgd:steps=x"))
+    assert "pgd:steps needs a whole number, got 'x'" in mistake(vitadel(*attack, "pgd:steps=x"))
     assert "has no target" in mistake(vitadel(*attack, "pgd:loss=kl,target=runner-up"))
     assert "unknown loss 'mse'" in mistake(vitadel(*attack, "pgd:loss=mse"))
     assert "Missing option" in mistake(vitadel("evaluate", trained))
@@ -56,7 +56,7 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
 ) -> None:
     run = ("--run", tmp_path / "run")
     train = ("train", "digits-standard", "--data", "digits[:64]", *run, "--set")
-    for setting, told in (
+    for setting, message in (
         ("selection.images=-1", "Selection.images must be at least 1, got -1"),
         ("selection.split=tset", "unknown selection.split 'tset'"),
         ("plan.optimizer.betas=1,1", "AdamW.betas[0] must lie in [0, 1), got 1.0"),
@@ -64,7 +64,7 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
         ("preprocess=squash:99999999", "Squash.size must lie in [1, 4096], got 99999999"),
         ("model.image_size=100000", "ModelChoice.image_size must lie in [1, 4096], got 100000"),
     ):
-        assert told in mistake(vitadel(*train, setting))
+        assert message in mistake(vitadel(*train, setting))
     evaluate = ("evaluate", trained, "--data", "digits[:8]", *run)
     assert "Squash.size must lie in" in mistake(vitadel(*evaluate, "--preprocess", "squash:99999999"))
     assert "'linf:8/255/2' is not a number" in mistake(vitadel(*evaluate, "--threat", "linf:8/255/2"))
@@ -95,51 +95,51 @@ def test_a_shortened_warmup_is_not_reported_before_a_refusal(vitadel: Command, t
     assert not (tmp_path / "run").exists()
 
 
-def test_data_that_is_not_there(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_missing_data_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     evaluate = ("evaluate", trained, "--run", tmp_path / "run", "--data")
     assert "there is no folder" in mistake(vitadel(*evaluate, f"folder:{tmp_path / 'nope'}"))
     assert "unknown split 'validation'" in mistake(vitadel(*evaluate, "digits[:8]", "--split", "validation"))
     assert "[:0]" in mistake(vitadel(*evaluate, "digits[:0]"))
 
 
-def test_a_model_for_other_classes(vitadel: Command, tmp_path: Path) -> None:
+def test_a_model_for_other_classes_is_refused(vitadel: Command, tmp_path: Path) -> None:
     options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
     model = models.load("timm:test_vit", num_classes=3, image_size=8, patch_size=2, options=options)
     models.save(model, tmp_path / "three.safetensors")
     words = ("evaluate", tmp_path / "three.safetensors", "--data", "digits[:8]", "--run", tmp_path / "run")
-    told = mistake(vitadel(*words))
-    assert "the model has 3 output classes and digits[:8] has 10" in told
-    assert "Choose a model with 10 classes" in told
+    error = mistake(vitadel(*words))
+    assert "the model has 3 output classes and digits[:8] has 10" in error
+    assert "Choose a model with 10 classes" in error
     for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyze", "correlation")):
         words = (*command, "timm:test_vit", "--data", "digits[:8]", "--run", tmp_path / "run")
         assert "the model has 1000 output classes and digits[:8] has 10" in mistake(vitadel(*words))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_trained_head_is_never_replaced_to_be_judged(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_a_trained_head_is_never_replaced_for_evaluation(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     net = models.load("timm:test_resnet", num_classes=4).net
     torch.save(net.state_dict(), tmp_path / "four.pth")
     for model, own in ((trained, 10), (f"timm:test_resnet@{tmp_path / 'four.pth'}", 4)):
         words = ("evaluate", model, "--data", "digits[:8]", "--classes", "7", "--run", tmp_path / "run")
-        assert f"has {own} classes, not 7, and a fresh one" in (told := mistake(vitadel(*words)))
-        assert told.endswith(f"Write --num-classes {own}.\n")
+        assert f"has {own} classes, not 7, and a fresh one" in (error := mistake(vitadel(*words)))
+        assert error.endswith(f"Write --num-classes {own}.\n")
     same = ("evaluate", trained, "--data", "digits[:8]", "--suite", "clean", "--classes", "10")
     assert vitadel(*same, "--run", tmp_path / "run")[0] == 0
 
 
-def test_weights_of_other_images_are_not_judged(vitadel: Command, tmp_path: Path) -> None:
+def test_weights_for_other_image_sizes_are_not_evaluated(vitadel: Command, tmp_path: Path) -> None:
     net = models.load("timm:test_vit", num_classes=10, image_size=32, patch_size=4).net
     torch.save(net.state_dict(), tmp_path / "w.pth")
     text = f"timm:test_vit@{tmp_path / 'w.pth'}"
     for command in (("evaluate",), ("attack", "--attack", "pgd"), ("analyze", "correlation")):
         words = (*command, text, "--data", "digits[:8]", "--classes", "10", "--run", tmp_path / "run")
-        told = mistake(vitadel(*words))
-        assert "have patches of 4, a grid of 8 x 8 tokens, so they are of images of 32 x 32; timm:test_vit was" in told
-        assert "Write --image-size 32 --patch-size 4 (" in told
+        error = mistake(vitadel(*words))
+        assert "have patches of 4, a grid of 8 x 8 tokens, so they are of images of 32 x 32; timm:test_vit was" in error
+        assert "Write --image-size 32 --patch-size 4 (" in error
     assert not (tmp_path / "run").exists()
 
 
-def test_sizes_and_normalizations_that_no_model_has(vitadel: Command, tmp_path: Path) -> None:
+def test_invalid_sizes_and_normalizations_are_refused(vitadel: Command, tmp_path: Path) -> None:
     words = ("evaluate", "timm:test_vit", "--data", "digits[:8]", "--run", tmp_path / "run")
     for flags, message in (
         (("--classes", "1000000000"), "num_classes must be a whole number from 1 to 65536, got 1000000000"),
@@ -147,7 +147,7 @@ def test_sizes_and_normalizations_that_no_model_has(vitadel: Command, tmp_path: 
         (("--patch-size", "-1"), "patch_size must be a whole number from 1 to 128, got -1"),
         (("--mean", "0.5,0.5,0.5"), "needs mean and std"),
         (("--std", "0.5,0.5,0.5"), "needs mean and std"),
-        (("--mean", "0.5", "--std", "0.5"), "--mean wants three numbers, one per channel, got '0.5'"),
+        (("--mean", "0.5", "--std", "0.5"), "--mean needs three numbers, one per channel, got '0.5'"),
         (("--mean", "a,b,c", "--std", "1,1,1"), "--mean is not a number: got 'a'"),
         (("--mean", "0,0,0", "--std", "1,1,0"), "one mean and one positive std per channel"),
     ):
@@ -156,7 +156,7 @@ def test_sizes_and_normalizations_that_no_model_has(vitadel: Command, tmp_path: 
     for setting, message in (
         ("model.options.depth=-1", "the option depth must be a whole number from 1 to 256, got -1"),
         ("model.options.embed_dim=1000000000", "the option embed_dim must be a whole number from 1 to 65536, got"),
-        ("model.options.depth=" + "[" * 5000, "model.options.depth wants a number, true, false or a word"),
+        ("model.options.depth=" + "[" * 5000, "model.options.depth needs a number, true, false or a word"),
         ("model.options.checkpoint_path=w.pth", "unknown option of timm:test_vit 'checkpoint_path'"),
         ("model.image_size=100000", "ModelChoice.image_size must lie in [1, 4096], got 100000"),
     ):
@@ -164,7 +164,7 @@ def test_sizes_and_normalizations_that_no_model_has(vitadel: Command, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_model_of_nans(vitadel: Command, tmp_path: Path) -> None:
+def test_a_model_with_nan_weights_is_refused(vitadel: Command, tmp_path: Path) -> None:
     options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
     with torch.no_grad():
@@ -174,14 +174,14 @@ def test_a_model_of_nans(vitadel: Command, tmp_path: Path) -> None:
     assert "NaN or infinite logits" in mistake(vitadel(*words))
 
 
-def test_a_truncated_checkpoint(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_a_truncated_checkpoint_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     whole = (trained / "checkpoints" / "best.safetensors").read_bytes()
     (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
     words = ("evaluate", tmp_path / "cut.safetensors", "--data", "digits[:8]", "--run", tmp_path / "run")
     assert "is truncated or not a safetensors file" in mistake(vitadel(*words))
 
 
-def test_an_unwritable_folder(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_refused(vitadel: Command, trained: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     words = ("evaluate", trained, "--data", "digits[:8]", "--run", tmp_path / "file" / "run")
     assert "cannot write" in mistake(vitadel(*words))
@@ -190,7 +190,7 @@ def test_an_unwritable_folder(vitadel: Command, trained: Path, tmp_path: Path) -
     )
 
 
-def test_a_folder_that_is_no_run(vitadel: Command, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_refused(vitadel: Command, tmp_path: Path) -> None:
     assert "is not a run folder" in mistake(vitadel("report", tmp_path))
     (tmp_path / "notes.txt").write_text("mine")
     words = ("train", "digits-standard", "--run", tmp_path)
@@ -198,17 +198,19 @@ def test_a_folder_that_is_no_run(vitadel: Command, tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
-def test_a_line_has_an_end_and_no_control_characters(vitadel: Command, trained: Path, tmp_path: Path) -> None:
+def test_error_lines_are_bounded_and_without_control_characters(
+    vitadel: Command, trained: Path, tmp_path: Path
+) -> None:
     words = ("evaluate", trained, "--data", "digits[:8]", "--run", tmp_path / "run", "--threat")
-    told = mistake(vitadel(*words, "linf:" + "7" * 6000))
-    assert len(told) < 1600
-    assert "77... has too many digits" in told
-    told = mistake(vitadel("report", tmp_path / "red\x1b[31m\u202e"))
-    assert "red\\x1b[31m\\u202e is not a run folder" in told
-    assert told.rstrip("\n").isprintable()
+    error = mistake(vitadel(*words, "linf:" + "7" * 6000))
+    assert len(error) < 1600
+    assert "77... has too many digits" in error
+    error = mistake(vitadel("report", tmp_path / "red\x1b[31m\u202e"))
+    assert "red\\x1b[31m\\u202e is not a run folder" in error
+    assert error.rstrip("\n").isprintable()
 
 
-def test_control_c_is_130_and_keeps_what_was_done(
+def test_control_c_exits_with_130_and_keeps_results(
     vitadel: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from vitadel.runs import ResultFolder
@@ -229,14 +231,14 @@ def test_control_c_is_130_and_keeps_what_was_done(
     assert not results.finished
 
 
-def test_every_flag_is_meant() -> None:
+def test_commands_have_exactly_these_options() -> None:
     """Configuration belongs in recipes: a new flag has to be written down here."""
     from typer.main import get_command
 
     from vitadel.cli import app
 
     command = get_command(app)
-    found = {
+    result = {
         name: sorted(option for parameter in sub.params for option in parameter.opts if option.startswith("--"))
         for name, sub in command.commands.items()  # type: ignore[attr-defined]
         if name != "data"
@@ -254,7 +256,7 @@ def test_every_flag_is_meant() -> None:
         "--seed",
     ]
     judge += ["--keep-images", "--split", "--threat", "--image-size", "--patch-size", "--mean", "--std"]
-    assert {name: [o for o in options if o != "--help"] for name, options in found.items()} == {
+    assert {name: [o for o in options if o != "--help"] for name, options in result.items()} == {
         "demo": ["--json", "--out"],
         "train": ["--data", "--json", "--run", "--set"],
         "sweep": ["--axis", "--data", "--json", "--run", "--set", "--suite", "--threat"],

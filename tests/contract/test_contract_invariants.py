@@ -1,4 +1,4 @@
-"""What every attack promises its caller: nothing of the caller's changes, and the same seed gives the same pixels.
+"""Invariants of every attack: state of the caller is unchanged, and the same seed gives the same pixels.
 
 Shape letters: B images.
 """
@@ -27,11 +27,11 @@ MakeNet = Callable[[torch.dtype], nn.Module]
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class Boom(Exception):
+class InjectedError(Exception):
     """The model's own failure."""
 
 
-class Fuse(nn.Module):
+class FailsAtSecondCall(nn.Module):
     """Passes its input on, and fails at its second call."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -41,12 +41,12 @@ class Fuse(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.calls += 1
         if self.calls == 2:
-            raise Boom
+            raise InjectedError
         return self.net(x)
 
 
-class Restless(nn.Module):
-    """Draws from Python's and numpy's generators, trains its normalizations, counts its calls; fails at the last."""
+class RandomBuffers(nn.Module):
+    """Draws from Python's and numpy's generators, updates its normalizations, counts its calls; fails at the last."""
 
     calls: Tensor
     mean: Tensor
@@ -71,7 +71,7 @@ class Restless(nn.Module):
         self.net[1].train()  # type: ignore[index]
         self.drawn.append(random.random() + np.random.random())  # noqa: S311
         if self.calls == self.left:
-            raise Boom
+            raise InjectedError
         return self.net(x) + 1e-3 * self.drawn[-1]
 
 
@@ -98,7 +98,7 @@ def state_of(model: nn.Module) -> dict[str, object]:
     }
 
 
-def test_model_caller_and_images_are_left_as_they_were(
+def test_attacks_leave_model_and_caller_unchanged(
     attack: Attack, threat: Threat, dtype: torch.dtype, pixels: Pixels, net: MakeNet
 ) -> None:
     model, x0, label_B = mixed(net(dtype)), pixels(2, dtype), labels(2)
@@ -112,12 +112,10 @@ def test_model_caller_and_images_are_left_as_they_were(
     assert result.x_adv.data_ptr() != x0.data_ptr()
 
 
-def test_model_and_caller_are_left_as_they_were_after_an_error(
-    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
-) -> None:
-    model, x0 = Fuse(mixed(net(torch.float32))), pixels(2, torch.float32)
+def test_errors_leave_model_and_caller_unchanged(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+    model, x0 = FailsAtSecondCall(mixed(net(torch.float32))), pixels(2, torch.float32)
     state, images, generator = state_of(model), x0.clone(), torch.get_rng_state()
-    with pytest.raises(Boom):
+    with pytest.raises(InjectedError):
         attack(model, x0, Untargeted(labels(2)), threat, seed=5)
     assert model.calls == 2
     assert state_of(model) == state
@@ -127,25 +125,25 @@ def test_model_and_caller_are_left_as_they_were_after_an_error(
 
 
 @pytest.mark.parametrize("fails_at", [-1, 2], ids=["whole", "fails"])
-def test_a_restless_model_and_the_generators_it_draws_from_are_left_as_they_were(
+def test_attacks_leave_buffers_and_generators_of_a_random_model_unchanged(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet, fails_at: int
 ) -> None:
-    model, x0 = Restless(mixed(net(torch.float32)), fails_at), pixels(2, torch.float32)
+    model, x0 = RandomBuffers(mixed(net(torch.float32)), fails_at), pixels(2, torch.float32)
     state, of_torch = state_of(model), torch.get_rng_state()
     of_python, of_numpy = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
     for _ in range(2):
-        with pytest.raises(Boom) if fails_at > 0 else nullcontext():
+        with pytest.raises(InjectedError) if fails_at > 0 else nullcontext():
             attack(model, x0, Untargeted(labels(2)), threat, seed=2**40 + 5)
     assert state_of(model) == state
     assert torch.equal(torch.get_rng_state(), of_torch)
     assert random.getstate() == of_python
     assert np.random.get_state()[1].tolist() == of_numpy  # type: ignore[index]
     half = len(model.drawn) // 2
-    assert model.drawn[:half] == model.drawn[half:]  # the seed decides what the model draws
+    assert model.drawn[:half] == model.drawn[half:]  # the seed determines the random numbers of the model
 
 
-def test_crafting_leaves_the_buffers_of_a_restless_model(attack: Attack, pixels: Pixels, net: MakeNet) -> None:
-    model = Restless(mixed(net(torch.float32)))
+def test_crafting_leaves_buffers_of_a_random_model_unchanged(attack: Attack, pixels: Pixels, net: MakeNet) -> None:
+    model = RandomBuffers(mixed(net(torch.float32)))
     state = state_of(model)
     attack.craft(model, pixels(2, torch.float32), Untargeted(labels(2)), Linf(0.1), seed=5)
     assert model.drawn
@@ -169,21 +167,21 @@ def test_buffers_can_be_restored_while_a_graph_needs_them(net: MakeNet, pixels: 
 
 @pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64], ids=str)
 @pytest.mark.parametrize("own_pixels", [True, False], ids=["own", "float32"])
-def test_models_of_any_precision_are_attacked(
+def test_models_of_any_precision_can_be_attacked(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet, precision: torch.dtype, own_pixels: bool
 ) -> None:
-    """Pixels stay in float32 or float64; the verdict is the model's own, on pixels rounded to its precision."""
+    """Pixels stay in float32 or float64; the verdict is of the unmodified model, on pixels rounded to its precision."""
     model, x0 = net(precision).eval(), pixels(2, torch.float32).to(precision if own_pixels else torch.float32)
     result = attack(model, x0, Untargeted(labels(2)), threat, seed=3)
     assert result.x_adv.dtype == (torch.float64 if x0.dtype == torch.float64 else torch.float32)
     assert bool((threat.distance(result.x_adv, x0.to(result.x_adv.dtype)) <= threat.eps * (1 + 1e-5)).all())
     with torch.no_grad():
-        answer_B = model(result.x_adv.to(precision)).argmax(1)
-    assert torch.equal(result.prediction, answer_B)
-    assert torch.equal(result.success, answer_B != labels(2))
+        prediction_B = model(result.x_adv.to(precision)).argmax(1)
+    assert torch.equal(result.prediction, prediction_B)
+    assert torch.equal(result.success, prediction_B != labels(2))
 
 
-def test_what_is_no_batch_of_labels_or_images_is_refused_in_a_line(net: MakeNet, pixels: Pixels) -> None:
+def test_invalid_batches_are_refused_in_one_line(net: MakeNet, pixels: Pixels) -> None:
     model, x0 = net(torch.float32), pixels(2, torch.float32)
     for y, message in (
         ([0, 1], r"takes labels as a tensor, got list\. Write torch\.tensor\(labels\)"),
@@ -196,21 +194,21 @@ def test_what_is_no_batch_of_labels_or_images_is_refused_in_a_line(net: MakeNet,
         FGSM()(model, x0.numpy(), Untargeted(labels(2)), Linf(0.1), seed=0)  # type: ignore[arg-type]
 
 
-def test_crafting_leaves_the_model_as_it_was(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+def test_crafting_leaves_the_model_unchanged(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = mixed(net(torch.float32)), pixels(2, torch.float32)
     state, generator = state_of(model), torch.get_rng_state()
     attack.craft(model, x0, Untargeted(labels(2)), threat, seed=5)
-    broken = Fuse(model)
+    broken = FailsAtSecondCall(model)
     broken.calls = 1  # a single step has a single forward
     broken_state = state_of(broken)
-    with pytest.raises(Boom):
+    with pytest.raises(InjectedError):
         attack.craft(broken, x0, Untargeted(labels(2)), threat, seed=5)
     assert state_of(model) == state
     assert state_of(broken) == broken_state
     assert torch.equal(torch.get_rng_state(), generator)
 
 
-def test_the_attacked_model_is_in_evaluation_mode_and_its_weights_need_no_gradient(
+def test_attacked_models_are_in_evaluation_mode_without_weight_gradients(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
 ) -> None:
     model = net(torch.float32)
@@ -225,7 +223,7 @@ def test_the_attacked_model_is_in_evaluation_mode_and_its_weights_need_no_gradie
     assert not any(seen)
 
 
-def test_no_generator_beyond_the_ones_restored_is_seeded(
+def test_only_generators_that_are_restored_are_seeded(
     attack: Attack, pixels: Pixels, net: MakeNet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`torch.manual_seed` would seed every device of the machine, and a caller on the CPU gets none of them back."""
@@ -238,7 +236,7 @@ def test_no_generator_beyond_the_ones_restored_is_seeded(
     attack(model, x0, Untargeted(labels(2)), Linf(0.1), seed=0)
 
 
-def test_images_that_need_gradients_get_none(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+def test_images_that_require_gradients_get_none(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     x0 = pixels(2, torch.float32).requires_grad_()
     result = attack(net(torch.float32), x0, Untargeted(labels(2)), threat, seed=0)
     assert x0.requires_grad
@@ -248,8 +246,8 @@ def test_images_that_need_gradients_get_none(attack: Attack, threat: Threat, pix
 
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
 @pytest.mark.parametrize("goal", ["untargeted", "targeted", "diverge"])
-def test_callers_without_gradients_get_the_same_pixels(
-    easy_attack: Attack, goal: str, caller: Callable[[], AbstractContextManager[None]], pixels: Pixels, net: MakeNet
+def test_attacks_under_no_grad_give_the_same_pixels(
+    any_goal_attack: Attack, goal: str, caller: Callable[[], AbstractContextManager[None]], pixels: Pixels, net: MakeNet
 ) -> None:
     """Images, labels and reference logits are all made inside the caller's mode."""
     model = net(torch.float64).eval()
@@ -257,19 +255,19 @@ def test_callers_without_gradients_get_the_same_pixels(
     def run() -> Tensor:
         x0 = pixels(2, torch.float64)
         if goal == "diverge":
-            return easy_attack(model, x0, Diverge(model(x0).detach()), L2(0.6), seed=1).x_adv
+            return any_goal_attack(model, x0, Diverge(model(x0).detach()), L2(0.6), seed=1).x_adv
         kind = Untargeted if goal == "untargeted" else Targeted
-        return easy_attack(model, x0, kind(labels(2)), L2(0.6), seed=1).x_adv
+        return any_goal_attack(model, x0, kind(labels(2)), L2(0.6), seed=1).x_adv
 
     expected = run()
     with caller():
-        found = run()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        result = run()
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("caller", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
-def test_callers_of_choosy_attacks_without_gradients_get_the_same_pixels(
-    choosy_attack: Attack,
+def test_untargeted_only_attacks_under_no_grad_give_the_same_pixels(
+    untargeted_only_attack: Attack,
     threat: Threat,
     caller: Callable[[], AbstractContextManager[None]],
     pixels: Pixels,
@@ -280,15 +278,15 @@ def test_callers_of_choosy_attacks_without_gradients_get_the_same_pixels(
 
     def run() -> Tensor:
         x0 = pixels(2, torch.float64)
-        return choosy_attack(model, x0, Untargeted(model(x0).argmax(1)), threat, seed=1).x_adv
+        return untargeted_only_attack(model, x0, Untargeted(model(x0).argmax(1)), threat, seed=1).x_adv
 
     expected = run()
     with caller():
-        found = run()
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        result = run()
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 
-def test_a_plain_function_is_a_model(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+def test_a_plain_function_can_be_attacked(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = net(torch.float64).eval(), pixels(2, torch.float64)
     with_module = attack(model, x0, Untargeted(labels(2)), threat, seed=3)
     with_function = attack(lambda x: model(x), x0, Untargeted(labels(2)), threat, seed=3)
@@ -315,17 +313,15 @@ def test_same_seed_same_pixels_whatever_the_global_random_state(
     assert torch.equal(first.success, second.success)
 
 
-def test_another_seed_gives_other_pixels_exactly_where_the_attack_draws(
-    attack: Attack, pixels: Pixels, net: MakeNet
-) -> None:
+def test_the_seed_matters_exactly_for_randomized_attacks(attack: Attack, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = net(torch.float64), pixels(2, torch.float64)
     one, other = (attack(model, x0, Untargeted(labels(2)), L2(0.6), seed=seed).x_adv for seed in (0, 1))
-    # FAB sets out from the image itself, and a second time, if it has to, from a random one
-    draws = attack.random_start if isinstance(attack, FGSM | PGD) else not isinstance(attack, FAB)
-    assert torch.equal(one, other) is not draws
+    # FAB starts at the image itself, and the second time, if needed, at a random one
+    is_randomized = attack.random_start if isinstance(attack, FGSM | PGD) else not isinstance(attack, FAB)
+    assert torch.equal(one, other) is not is_randomized
 
 
-def test_a_model_that_draws_draws_the_same_for_the_same_seed(
+def test_a_randomized_model_draws_the_same_for_the_same_seed(
     attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
 ) -> None:
     model, x0 = net(torch.float64), pixels(2, torch.float64)
@@ -338,9 +334,7 @@ def test_a_model_that_draws_draws_the_same_for_the_same_seed(
     assert torch.equal(one, two)
 
 
-def test_what_is_found_for_an_image_does_not_depend_on_its_batch(
-    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
-) -> None:
+def test_results_do_not_depend_on_the_batch(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     model, x0, label_B = net(torch.float64), pixels(7, torch.float64), labels(7)
     index_B = torch.tensor([3, 141, 59, 26, 5, 35, 8979])
     whole = attack(model, x0, Untargeted(label_B), threat, seed=2, index_B=index_B)
@@ -350,18 +344,16 @@ def test_what_is_found_for_an_image_does_not_depend_on_its_batch(
         torch.testing.assert_close(part.x_adv, whole.x_adv[rows], rtol=0, atol=1e-9)
 
 
-def test_what_is_found_for_an_image_does_not_depend_on_the_number_of_rows(
-    attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet
-) -> None:
-    """With rows for two images of seven, the others wait, and take a place while the neighbor is in the middle."""
+def test_results_do_not_depend_on_the_batch_size(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+    """With rows for two images of seven, the others wait, and are admitted while the other row is busy."""
     if not isinstance(attack, IterativeAttack):
         return
     model, x0, threat = net(torch.float64).eval(), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
     with torch.no_grad():
-        answer_B = model(x0).argmax(1)
-    # some have fallen before they are touched, the others take their time
+        prediction_B = model(x0).argmax(1)
+    # some are misclassified at the start, the others need many steps
     goal, rng = (
-        Untargeted(torch.where(torch.arange(7) % 3 == 0, labels(7), answer_B)),
+        Untargeted(torch.where(torch.arange(7) % 3 == 0, labels(7), prediction_B)),
         RandomStreams.of(2, torch.arange(7)),
     )
     rows = 2 * attack.num_branches(4) + 1
@@ -373,7 +365,7 @@ def test_what_is_found_for_an_image_does_not_depend_on_the_number_of_rows(
     assert verdicts[0] == verdicts[1]
 
 
-def test_crafted_images_are_the_judged_ones(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
+def test_crafted_images_equal_the_returned_ones(attack: Attack, threat: Threat, pixels: Pixels, net: MakeNet) -> None:
     model, x0 = net(torch.float64), pixels(7, torch.float64)
     crafted = attack.craft(model, x0, Untargeted(labels(7)), threat, seed=2)
     judged = attack(model, x0, Untargeted(labels(7)), threat, seed=2)
@@ -391,7 +383,7 @@ def test_crafted_images_are_the_judged_ones(attack: Attack, threat: Threat, pixe
     share=st.floats(-5, 0),
     corner=st.booleans(),
 )
-def test_result_stays_inside_ball_and_box(
+def test_results_are_inside_ball_and_box(
     attack: Attack, threat: Threat, net: MakeNet, batch: int, dtype: torch.dtype, seed: int, share: float, corner: bool
 ) -> None:
     values = 3 * 5 * 7

@@ -1,4 +1,4 @@
-"""Meters: what a library with known answers leads to, and nothing worse than silence where there is none."""
+"""Meters: readings of a library with known values, and no errors where there is none."""
 
 import ctypes
 import time
@@ -20,14 +20,14 @@ class Card:
     """A management library with one card, whose readings a test sets."""
 
     def __init__(self, *, counts_energy: bool = True) -> None:
-        self.asked: list[bytes] = []
+        self.uuids: list[bytes] = []
         self.millijoules, self.milliwatts, self.counts_energy = 5_000, 300_000, counts_energy
 
     def nvmlInit_v2(self) -> int:
         return 0
 
     def nvmlDeviceGetHandleByUUID(self, uuid: bytes, handle: object) -> int:
-        self.asked.append(uuid)
+        self.uuids.append(uuid)
         handle._obj.value = 42  # type: ignore[attr-defined]
         return 0 if uuid == f"GPU-{UUID}".encode() else NOT_SUPPORTED
 
@@ -68,20 +68,20 @@ class Clock:
         return self.now
 
 
-def test_readings_come_in_the_units_people_use() -> None:
+def test_readings_are_in_common_units() -> None:
     nvml = opened(Card())
     assert (nvml.utilization(), nvml.memory_used(), nvml.power(), nvml.energy()) == (87.0, 3.0, 300.0, 5.0)
 
 
-def test_the_card_is_found_by_its_uuid_with_or_without_the_prefix() -> None:
+def test_the_gpu_is_found_by_its_uuid_with_or_without_prefix() -> None:
     card = Card()
     assert of(card) is not None
     assert of(card, f"GPU-{UUID}") is not None
-    assert card.asked == [f"GPU-{UUID}".encode()] * 2
+    assert card.uuids == [f"GPU-{UUID}".encode()] * 2
     assert of(card, "another") is None
 
 
-def test_a_library_that_lacks_a_function_or_fails_is_no_error() -> None:
+def test_a_failing_nvml_is_no_error() -> None:
     assert of(SimpleNamespace()) is None
     broken = Card()
     broken.nvmlInit_v2 = lambda: 9  # type: ignore[method-assign]
@@ -92,7 +92,7 @@ def test_a_library_that_lacks_a_function_or_fails_is_no_error() -> None:
     assert (silent.utilization(), silent.memory_used(), silent.power(), silent.energy()) == (None,) * 4
 
 
-def test_opening_asks_torch_which_card_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_is_selected_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     card, loaded = Card(), list[str]()
 
     def load(name: str) -> Card:
@@ -122,11 +122,11 @@ def test_opening_asks_torch_which_card_it_is(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a GPU that is not there")
-def test_a_gpu_that_is_not_there_is_no_error() -> None:
+def test_a_missing_gpu_is_no_error() -> None:
     assert Nvml.open(torch.device("cuda", 0)) is None
 
 
-def test_energy_is_summed_from_power_where_it_is_not_counted() -> None:
+def test_energy_is_integrated_from_power_without_a_counter() -> None:
     card, clock = Card(counts_energy=False), Clock()
     nvml = opened(card, clock)
     assert nvml.energy() == 0.0
@@ -136,7 +136,7 @@ def test_energy_is_summed_from_power_where_it_is_not_counted() -> None:
     assert nvml.energy() == 800 + 500
 
 
-def test_a_meter_tells_what_was_spent_since_the_last_reading() -> None:
+def test_a_meter_reads_the_use_since_the_last_reading() -> None:
     card, clock = Card(), Clock()
     meter = Meter(torch.device("cpu"), 4, nvml=opened(card), clock=clock)
     clock.now, card.millijoules = 136.0, 12_500
@@ -146,12 +146,12 @@ def test_a_meter_tells_what_was_spent_since_the_last_reading() -> None:
     read = meter.read()
     assert (read["seconds"], read["energy_joules"]) == (1.0, 0.0)
     clock.now, card.millijoules = 200.0, 99_000
-    meter.start()  # what a check on the hold-out took is not training's
+    meter.start()  # the validation on the hold-out does not count as training
     clock.now = 201.0
     assert meter.read()["seconds"] == 1.0
 
 
-def test_hours_are_those_of_all_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hours_are_summed_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     resets = list[torch.device]()
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", resets.append)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 7 * 2**20)
@@ -159,7 +159,7 @@ def test_hours_are_those_of_all_devices(monkeypatch: pytest.MonkeyPatch) -> None
         {"segment_pool_id": (0, 0), "total_size": 64 * 2**20, "allocated_size": 2**20},  # torch's own: counted above
         {"segment_pool_id": (0, 3), "total_size": 8 * 2**20, "allocated_size": 3 * 2**20},  # of a recording
         {"segment_pool_id": (1, 0), "total_size": 2 * 2**20, "allocated_size": 2**20},  # of another one
-        {"total_size": 32 * 2**20, "allocated_size": 2**20},  # of no pool that torch tells of
+        {"total_size": 32 * 2**20, "allocated_size": 2**20},  # of a pool unknown to torch
     ]
     monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
     clock, gpu = Clock(), torch.device("cuda", 0)
@@ -171,7 +171,7 @@ def test_hours_are_those_of_all_devices(monkeypatch: pytest.MonkeyPatch) -> None
     assert resets == [gpu, gpu]  # the peak is that of the time since the last reading
 
 
-def test_without_a_gpu_there_is_still_time_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_time_and_memory_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     processor = Clock()
     monkeypatch.setattr(time, "process_time", processor)
     meter = Meter(torch.device("cpu"), 2)
@@ -182,7 +182,7 @@ def test_without_a_gpu_there_is_still_time_and_memory(monkeypatch: pytest.Monkey
     assert 50 < read["memory_mib"] < 100_000  # torch alone is more than the one
 
 
-def test_flops_are_counted_by_the_models_own_costs() -> None:
+def test_flops_match_the_costs_of_the_model() -> None:
     options = {"depth": 1, "embed_dim": 32, "num_heads": 2}
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
     flops = forward_flops(model)
@@ -215,7 +215,7 @@ def test_peaks_are_known_for_exact_names_only(name: str, peak: float | None) -> 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_real_card_answers() -> None:
+def test_a_real_gpu_is_read() -> None:
     device = torch.device("cuda", 0)
     nvml = Nvml.open(device)
     assert nvml is not None

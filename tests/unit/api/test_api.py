@@ -1,4 +1,4 @@
-"""`import vitadel as vd`: ten lines do everything, and habits from other libraries work or name the line to write."""
+"""`import vitadel as vd`: the API of the README; calls of other libraries work or name the line to write."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def images() -> tuple[Tensor, Tensor]:
     return x, torch.tensor([0, 0, 1, 1])
 
 
-def test_the_ten_lines(tmp_path: Path) -> None:
+def test_the_readme_examples_run(tmp_path: Path) -> None:
     """Section by section what README shows, with a tiny model on digits in place of downloads."""
     tiny = vd.load_model("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=SMALL)
     vd.models.save(tiny, tmp_path / "tiny.safetensors")
@@ -74,7 +74,7 @@ def test_the_ten_lines(tmp_path: Path) -> None:
     assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
 
 
-def test_results_are_those_that_are_known(images: tuple[Tensor, Tensor]) -> None:
+def test_results_match_known_values(images: tuple[Tensor, Tensor]) -> None:
     x, y = images
     result = vd.robustness(Brightness(), x, y, THREAT, suite="pgd:steps=5", progress=False)
     assert (result.clean_accuracy, result.robust_accuracy) == (1.0, 0.5)
@@ -83,7 +83,7 @@ def test_results_are_those_that_are_known(images: tuple[Tensor, Tensor]) -> None
     assert vd.attacks.PGD(steps=5)(Brightness(), x, goal, THREAT, seed=1).success.tolist() == [False, True, True, True]
 
 
-def test_images_from_anywhere(images: tuple[Tensor, Tensor]) -> None:
+def test_images_come_from_tensors_loaders_or_data_sets(images: tuple[Tensor, Tensor]) -> None:
     x, y = images
     loader: DataLoader[object] = DataLoader(TensorDataset(x, y), batch_size=3)
     pairs: list[tuple[object, object]] = [(x, y), (x.numpy().astype(np.float64), y.numpy()), (loader, None)]
@@ -92,7 +92,7 @@ def test_images_from_anywhere(images: tuple[Tensor, Tensor]) -> None:
         assert (result.clean_accuracy, result.robust_accuracy) == (1.0, 0.5)
 
 
-def test_splits_are_data_sets_of_torch() -> None:
+def test_splits_are_torch_datasets() -> None:
     test = vd.load_data("digits").test
     assert len(test) == 359
     image, label = test[0]
@@ -134,7 +134,9 @@ def test_a_plain_module_is_wrapped(images: tuple[Tensor, Tensor]) -> None:
         (lambda x, y: vd.analyze(Brightness(), "digits", "leson", run="run"), "Did you mean 'lesion'?"),
     ],
 )
-def test_habits_name_the_line_to_write(habit: object, line: str, images: tuple[Tensor, Tensor]) -> None:
+def test_calls_of_other_libraries_name_the_line_to_write(
+    habit: object, line: str, images: tuple[Tensor, Tensor]
+) -> None:
     with pytest.raises(UsageError) as error:
         habit(*images)  # type: ignore[operator]
     assert line in str(error.value)
@@ -150,7 +152,7 @@ def test_former_names_and_case_are_understood(images: tuple[Tensor, Tensor], tmp
     assert [summary["name"] for summary in done.to_dict()["evaluations"]] == ["gray-level"]  # type: ignore[attr-defined]
 
 
-def test_a_class_of_a_package_is_pointed_to() -> None:
+def test_names_of_packages_are_suggested() -> None:
     with pytest.raises(AttributeError, match=r"has no attribute 'PGD'. Write vd.attacks.PGD"):
         vd.PGD  # noqa: B018
     with pytest.raises(AttributeError, match=r"Write vd.goals.Targeted"):
@@ -159,7 +161,7 @@ def test_a_class_of_a_package_is_pointed_to() -> None:
     assert set(vd.__all__) <= set(dir(vd))
 
 
-def test_packages_of_one_name_with_a_function_are_both() -> None:
+def test_packages_and_functions_of_one_name_coexist() -> None:
     from vitadel.evaluate import SUITES
 
     assert "autoattack" in SUITES
@@ -182,14 +184,14 @@ def test_importing_is_fast() -> None:
 
 
 def test_help_is_fast() -> None:
-    """Half a second on a free machine; the processor's time is measured, because others may be at work here."""
+    """Half a second on a free machine; the processor's time is measured, because other processes may be running."""
     lines = ("import sys", "sys.argv = ['vitadel', '--help']", "from vitadel.cli import main", "try: main()")
     code = "\n".join([*lines, "except SystemExit: pass"])
     assert _seconds(f"exec({code!r})") < 0.5
 
 
 @pytest.mark.parametrize("catalog", ["recipes", "suites", "studies", "attacks"])
-def test_catalogs_answer_soon(catalog: str) -> None:
+def test_catalogs_are_fast(catalog: str) -> None:
     """Less than three seconds on a free machine; that of torch's import is not ours."""
     assert _seconds(f"from vitadel.api.catalog import CATALOGS; CATALOGS[{catalog!r}].find(None)") < 3
 

@@ -1,4 +1,4 @@
-"""Real kills: SIGKILL at the worst moments, the same command again, the same result."""
+"""SIGKILL at the worst points, the same command again, the same result."""
 
 import os
 import re
@@ -32,7 +32,7 @@ TRAIN: tuple[str, ...] = (
     *(f"--set=plan.{value}" for value in SETTINGS),
 )
 
-# Each of these makes the process kill itself at the given moment: `moment` counts the calls of one function.
+# Each of these makes the process kill itself at the given call of one function.
 KILL = """
 import os, signal, sys
 from pathlib import Path
@@ -41,7 +41,7 @@ original, calls = module.{function}, 0
 def dying(*args, **kwargs):
     global calls
     calls += 1
-    if calls == {moment}:
+    if calls == {call}:
         {before}
         os.kill(os.getpid(), signal.SIGKILL)
     return original(*args, **kwargs)
@@ -58,8 +58,8 @@ def run(*words: str | Path) -> None:
     subprocess.run(command, env=ENVIRONMENT, check=True, timeout=DEADLINE, capture_output=True)
 
 
-def run_and_die(module: str, function: str, moment: int, *words: str | Path, before: str = "pass") -> None:
-    code = KILL.format(module=module, function=function, moment=moment, before=before)
+def run_until_killed(module: str, function: str, call: int, *words: str | Path, before: str = "pass") -> None:
+    code = KILL.format(module=module, function=function, call=call, before=before)
     command = [sys.executable, "-c", code, *map(str, words)]
     done = subprocess.run(command, env=ENVIRONMENT, timeout=DEADLINE, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -73,23 +73,23 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_sigterm_leaves_a_checkpoint_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_sigterm_leaves_a_checkpoint_and_prints_how_to_resume(tmp_path: Path) -> None:
     run(*TRAIN, "--run", tmp_path / "whole")
-    words = (*TRAIN, "--run", str(tmp_path / "asked"))
-    code = KILL.format(module="train.loop", function="learning_rate", moment=5, before="pass")
+    words = (*TRAIN, "--run", str(tmp_path / "stopped"))
+    code = KILL.format(module="train.loop", function="learning_rate", call=5, before="pass")
     command = [sys.executable, "-c", code.replace("SIGKILL", "SIGTERM"), *words]
     done = subprocess.run(command, env=ENVIRONMENT, timeout=DEADLINE, capture_output=True, text=True, check=False)
     assert done.returncode == 143, done.stderr
     *_, last = done.stderr.strip().splitlines()
     assert re.fullmatch(r"vitadel: stopped at step \d+, which is saved: the same command resumes\.", last)
     run(*words)
-    assert same(weights(tmp_path / "asked", "final"), weights(tmp_path / "whole", "final"))
+    assert same(weights(tmp_path / "stopped", "final"), weights(tmp_path / "whole", "final"))
 
 
 def test_training_killed_while_it_writes_a_checkpoint(tmp_path: Path) -> None:
     run(*TRAIN, "--run", tmp_path / "whole")
     words = (*TRAIN, "--run", str(tmp_path / "killed"))
-    run_and_die("train.checkpoint", "write_tensors", 5, *words, before=HALF_A_FILE)
+    run_until_killed("train.checkpoint", "write_tensors", 5, *words, before=HALF_A_FILE)
     left = sorted(path.name for path in (tmp_path / "killed" / "checkpoints").glob("step-*"))
     assert left == ["step-000000004.safetensors", "step-000000006.safetensors"]
     run(*words)
@@ -98,22 +98,22 @@ def test_training_killed_while_it_writes_a_checkpoint(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_killed_again_and_again(tmp_path: Path) -> None:
+def test_training_killed_repeatedly(tmp_path: Path) -> None:
     run(*TRAIN, "--run", tmp_path / "whole")
     words = (*TRAIN, "--run", str(tmp_path / "killed"))
-    run_and_die("runs.run", "write_json", 1, *words)  # before there is a manifest
-    run_and_die("train.loop", "learning_rate", 4, *words)  # in the middle of the first steps
-    run_and_die("train.loop", "save", 1, *words)  # before the best weights are written
-    run_and_die("train.loop", "save", 2, *words)  # after the best weights, before the next
-    run_and_die("train.checkpoint", "write_atomically", 1, *words)  # at the first checkpoint of this start
-    run_and_die("train.checkpoint", "_states", 2, *words)  # between writing a checkpoint and dropping old ones
+    run_until_killed("runs.run", "write_json", 1, *words)  # before there is a manifest
+    run_until_killed("train.loop", "learning_rate", 4, *words)  # in the middle of the first steps
+    run_until_killed("train.loop", "save", 1, *words)  # before the best weights are written
+    run_until_killed("train.loop", "save", 2, *words)  # after the best weights, before the next
+    run_until_killed("train.checkpoint", "write_whole", 1, *words)  # at the first checkpoint of this start
+    run_until_killed("train.checkpoint", "_states", 2, *words)  # between writing a checkpoint and dropping old ones
     run(*words)
     for name in ("final", "best"):
         assert same(weights(tmp_path / "killed", name), weights(tmp_path / "whole", name))
 
 
-# the kill, the --batch of the process that dies, and how many rows of which tables it leaves
-MOMENTS = {
+# where it is killed, the --batch of the killed process, and how many rows of which tables it leaves
+CALLS = {
     "tables/clean/": (3, 70, {"clean": 140}),
     "tables/fgsm/": (1, 64, {"clean": 300, "fgsm": 0}),
     "/found/": (3, 20, {"clean": 300, "fgsm": 16}),
@@ -127,15 +127,15 @@ MOMENTS = {
 VERDICT = ("index", "id", "label", "clean_prediction", "prediction", "broken_by", "distance", "forwards", "backwards")
 
 
-def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
+def test_evaluation_killed_at_any_point_resumes_with_another_batch_size(
     start: Start, trained: Path, tmp_path: Path
 ) -> None:
     words = ("evaluate", trained, "--data", "digits[:300]", "--threat", "linf:12/255", "--keep-images", "--run")
     whole = start(*words, tmp_path / "whole", "--batch", "96")
     name, known = "quick-linf-12_255", dict[str, dict[str, list[object]]]()
     rows = ResultFolder(tmp_path / "killed" / "eval" / name)
-    for ending, (moment, batch, left) in MOMENTS.items():
-        killed = start(*words, tmp_path / "killed", "--batch", str(batch), dies_at=(ending, moment), lines=8)
+    for ending, (call, batch, left) in CALLS.items():
+        killed = start(*words, tmp_path / "killed", "--batch", str(batch), killed_at=(ending, call), lines=8)
         killed.join(DEADLINE)
         assert killed.exitcode == -signal.SIGKILL, ending
         assert rows.finished == (ending == "gallery.npz")
@@ -143,7 +143,7 @@ def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
             lines = rows.read(table)
             if count >= 0:
                 assert len(lines.get("index", [])) == count, (ending, table)
-            # nothing that was written is searched for again: every line of before is there, with its old time
+            # nothing that was written is computed again: every earlier line is there, with its time
             before = known.get(table, {})
             kept = [lines["index"].index(row) for row in before.get("index", [])]
             for column, values in before.items():
@@ -153,11 +153,11 @@ def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
     for process in (whole, resumed):
         process.join(DEADLINE)
         assert process.exitcode == 0
-    expected, found = ResultFolder(tmp_path / "whole" / "eval" / name).rows(), rows.rows()
+    expected, result = ResultFolder(tmp_path / "whole" / "eval" / name).rows(), rows.rows()
     assert expected["index"] == list(range(300))
     assert set(expected["broken_by"]) == {"clean", "fgsm", "pgd-ce", "pgd-margin", ""}
     for column in VERDICT:
-        assert found[column] == expected[column], column
+        assert result[column] == expected[column], column
     split = data.load("digits[:300]", preprocess=Squash(8)).test
     images_whole, images_killed = (
         read_adversarial_images(tmp_path / run / "eval" / name / "found", split) for run in ("whole", "killed")
@@ -165,10 +165,10 @@ def test_evaluation_killed_at_every_moment_and_resumed_with_another_batch(
     assert sorted(images_killed) == [row for row, to in enumerate(expected["broken_by"]) if to not in ("", "clean")]
     assert images_killed.keys() == images_whole.keys()
     assert all(torch.equal(x, images_whole[row]) for row, x in images_killed.items())
-    # what the first killed processes found is in the rows with the time it took then
+    # results of the first killed processes are in the rows with their times
     assert not (rows.folder / "tables").exists()
     place = {row: at for at, row in enumerate(known["pgd-ce"]["index"])}
-    for row, seconds in zip(found["index"], found["seconds"], strict=True):
+    for row, seconds in zip(result["index"], result["seconds"], strict=True):
         assert isinstance(seconds, list)
         if row in place:
             assert seconds[1] == known["pgd-ce"]["seconds"][place[row]]

@@ -1,4 +1,4 @@
-"""Numbers as text, and what an error says of a number that is refused."""
+"""Numbers as text, and the errors of refused numbers."""
 
 import math
 import time
@@ -44,7 +44,7 @@ def test_a_number_is_a_decimal_or_a_fraction_of_two(text: str, value: float) -> 
         *("\N{FULLWIDTH DIGIT EIGHT}/255", "\N{ARABIC-INDIC DIGIT THREE}", "½", "8\N{DIVISION SLASH}255"),
     ],
 )
-def test_what_is_no_number_is_refused(text: str) -> None:
+def test_other_texts_than_numbers_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"eps is not a number: got .* Write a fraction such as 8/255 or a decimal\."):
         parse_number(text, "eps")
 
@@ -64,7 +64,7 @@ def test_what_is_no_number_is_refused(text: str) -> None:
     ],
     ids=short_repr,
 )
-def test_numbers_of_any_length_are_answered_at_once(text: str, message: str) -> None:
+def test_long_numbers_are_fast(text: str, message: str) -> None:
     started = time.perf_counter()
     with pytest.raises(UsageError) as raised:
         parse_number(text, "eps")
@@ -76,20 +76,20 @@ def test_numbers_of_any_length_are_answered_at_once(text: str, message: str) -> 
 @pytest.mark.parametrize(
     ("text", "value"), [("12", 12), ("-3", -3), ("007", 7), *((str(n), n) for n in (2**63 - 1, -(2**63)))]
 )
-def test_a_whole_number_has_ascii_digits(text: str, value: int) -> None:
+def test_an_integer_has_ascii_digits(text: str, value: int) -> None:
     assert parse_int(text, "steps") == value
 
 
 @pytest.mark.parametrize(
     "text", ["", "-", "+5", "1.0", "1e3", "1_000", " 5", "x", "--5", "\N{FULLWIDTH DIGIT FIVE}", "²"]
 )
-def test_what_is_no_whole_number_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"steps wants a whole number, several with \+, got "):
+def test_other_texts_than_integers_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"steps needs a whole number, several with \+, got "):
         parse_int(text, "steps", more=", several with +")
 
 
 @pytest.mark.parametrize("text", [str(2**63), str(-(2**63) - 1), "9" * 5000], ids=short_repr)
-def test_a_whole_number_has_64_bits(text: str) -> None:
+def test_an_integer_has_64_bits(text: str) -> None:
     with pytest.raises(UsageError, match="steps is too large a number: got .* Write a smaller one") as raised:
         parse_int(text, "steps")
     assert len(str(raised.value)) < 200
@@ -112,14 +112,14 @@ def test_a_whole_number_has_64_bits(text: str) -> None:
         (lambda: check_seed(None), "the seed must be a whole number and lie in [-9223372036854775808, 92233720368547"),
     ],
 )
-def test_the_error_says_range_and_value(make: Any, message: str) -> None:
+def test_the_error_names_range_and_value(make: Any, message: str) -> None:
     with pytest.raises(UsageError) as raised:
         make()
     assert str(raised.value).startswith(message)
     assert len(str(raised.value)) < 200
 
 
-def test_a_range_in_words() -> None:
+def test_ranges_are_described() -> None:
     words = {
         "be at least 2": Range(ge=2),
         "be above 0.5": Range(gt=0.5),
@@ -130,16 +130,16 @@ def test_a_range_in_words() -> None:
         "lie in [1, 5]": Range(ge=1, le=5),
         "lie in (0, 1)": Range(gt=0, lt=1),
     }
-    for said, kind in words.items():
-        assert kind.description == said
+    for text, kind in words.items():
+        assert kind.description == text
 
 
-def test_a_type_without_a_range_fits_everything() -> None:
+def test_a_type_without_a_range_accepts_everything() -> None:
     check_number("x", tuple[str, ...], ("a",))
     check_number("x", float | None, math.nan)
 
 
-def test_a_long_value_is_cut_short() -> None:
+def test_a_long_value_is_truncated() -> None:
     assert short_repr("a" * 1000) == "'" + "a" * 56 + "..."
     assert short_repr(0.5) == "0.5"
     assert str(unknown_name_error("name", "b" * 5000, ["a"])) == f"unknown name '{'b' * 56}.... Known: a."

@@ -1,4 +1,4 @@
-"""Random numbers that belong to an image: the algorithm word for word, the distributions, the same in every batch.
+"""Random numbers that belong to an image: the algorithm bit for bit, the distributions, the same in every batch.
 
 Shape letters: B images.
 """
@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from vitadel.core.rng import RandomStreams, _mix, _mix_int, fold_seed
+from vitadel.core.rng import RandomStreams, fold_seed, splitmix64, splitmix64_int
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -29,7 +29,7 @@ def mixed(word: int) -> int:
     return word ^ (word >> 31)
 
 
-def splitmix64(seed: int, count: int) -> list[int]:
+def published_sequence(seed: int, count: int) -> list[int]:
     return [mixed((seed + number * GOLDEN) & WORD) for number in range(1, count + 1)]
 
 
@@ -45,31 +45,31 @@ def correlation(one: Tensor, other: Tensor) -> float:
     return float(torch.corrcoef(torch.stack([one.flatten(), other.flatten()]).double())[0, 1])
 
 
-def test_reference_is_the_published_sequence() -> None:
-    assert splitmix64(1234567, 5) == REFERENCE
+def test_the_reference_is_the_published_sequence() -> None:
+    assert published_sequence(1234567, 5) == REFERENCE
 
 
-def test_words_of_a_stream_are_the_published_sequence() -> None:
-    found = RandomStreams(torch.tensor([1234567])).uniform(5, dtype=torch.float64)[0]
-    assert found.tolist() == [(word >> 11) * 2.0**-53 for word in REFERENCE]
+def test_words_of_a_stream_match_the_published_sequence() -> None:
+    result = RandomStreams(torch.tensor([1234567])).uniform(5, dtype=torch.float64)[0]
+    assert result.tolist() == [(word >> 11) * 2.0**-53 for word in REFERENCE]
     narrow = RandomStreams(torch.tensor([1234567])).uniform(5)[0]
     assert narrow.tolist() == [(word >> 40) * 2.0**-24 for word in REFERENCE]
 
 
 @pytest.mark.parametrize("seed", [0, 1, WORD, 1 << 63, 0xDEADBEEF << 24])
-def test_mixers_agree_with_unbounded_integers(seed: int) -> None:
+def test_mixing_matches_unbounded_integers(seed: int) -> None:
     states = [(seed + number * GOLDEN) & WORD for number in range(100)]
-    found = _mix(torch.tensor([signed(state) for state in states]))
-    assert found.tolist() == [signed(mixed(state)) for state in states]
-    assert [_mix_int(state) for state in states] == [mixed((state + GOLDEN) & WORD) for state in states]
+    result = splitmix64(torch.tensor([signed(state) for state in states]))
+    assert result.tolist() == [signed(mixed(state)) for state in states]
+    assert [splitmix64_int(state) for state in states] == [mixed((state + GOLDEN) & WORD) for state in states]
 
 
 def test_stream_of_an_image_is_a_function_of_seed_and_index() -> None:
     key = mixed(41 ^ mixed((7 + GOLDEN) & WORD))
     folded = mixed(key ^ mixed((3 + GOLDEN) & WORD))
-    draws = RandomStreams.of(7, torch.tensor([40, 41]))
-    assert draws.key_B.tolist()[1] == signed(key)
-    assert draws.fold(3).key_B.tolist()[1] == signed(folded)
+    rng = RandomStreams.of(7, torch.tensor([40, 41]))
+    assert rng.key_B.tolist()[1] == signed(key)
+    assert rng.fold(3).key_B.tolist()[1] == signed(folded)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -84,19 +84,19 @@ def test_numbers_do_not_depend_on_the_batch(dtype: torch.dtype) -> None:
             assert torch.equal(alone[0], whole[row])
 
 
-def test_at_gives_the_streams_of_some_images() -> None:
-    draws, rows = RandomStreams.of(3, images(7)), torch.tensor([6, 1, 1])
-    assert torch.equal(draws.at(rows).uniform(4), draws.uniform(4)[rows])
-    assert torch.equal(draws.at(rows).fold(5).randint(100, 4), draws.fold(5).randint(100, 4)[rows])
+def test_at_selects_streams() -> None:
+    rng, rows = RandomStreams.of(3, images(7)), torch.tensor([6, 1, 1])
+    assert torch.equal(rng.at(rows).uniform(4), rng.uniform(4)[rows])
+    assert torch.equal(rng.at(rows).fold(5).randint(100, 4), rng.fold(5).randint(100, 4)[rows])
 
 
-def test_asking_twice_gives_the_same_numbers_twice() -> None:
-    draws = RandomStreams.of(3, images(2))
-    assert torch.equal(draws.normal(6), draws.normal(6))
-    assert torch.equal(draws.uniform(12)[:, :6], draws.uniform(6))
+def test_repeated_calls_give_the_same_numbers() -> None:
+    rng = RandomStreams.of(3, images(2))
+    assert torch.equal(rng.normal(6), rng.normal(6))
+    assert torch.equal(rng.uniform(12)[:, :6], rng.uniform(6))
 
 
-def test_another_seed_index_or_fold_gives_unrelated_numbers() -> None:
+def test_another_seed_index_or_fold_gives_uncorrelated_numbers() -> None:
     size = 20_000
     base = RandomStreams.of(0, images(1))
     others = {
@@ -107,7 +107,7 @@ def test_another_seed_index_or_fold_gives_unrelated_numbers() -> None:
         "another fold": base.fold(1),
         "folded twice": base.fold(0).fold(0),
     }
-    drawn = {name: draws.uniform(size, dtype=torch.float64) for name, draws in {"base": base, **others}.items()}
+    drawn = {name: rng.uniform(size, dtype=torch.float64) for name, rng in {"base": base, **others}.items()}
     names = list(drawn)
     pairs = [(one, other) for place, one in enumerate(names) for other in names[:place]]
     # five standard errors of a correlation of independent numbers
@@ -115,7 +115,7 @@ def test_another_seed_index_or_fold_gives_unrelated_numbers() -> None:
     assert related == []
 
 
-def test_neighboring_streams_are_unrelated() -> None:
+def test_neighboring_streams_are_uncorrelated() -> None:
     drawn = RandomStreams.of(0, images(20_000)).uniform(3, dtype=torch.float64)
     for one, other in (
         (drawn[:-1, 0], drawn[1:, 0]),  # the next image
@@ -136,13 +136,13 @@ def test_uniform_numbers_are_uniform(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_narrow_numbers_never_round_up_to_one(dtype: torch.dtype) -> None:
-    draws = RandomStreams.of(0, images(100))
-    drawn = draws.uniform(1000, dtype=dtype)
+def test_float32_uniforms_are_below_one(dtype: torch.dtype) -> None:
+    rng = RandomStreams.of(0, images(100))
+    drawn = rng.uniform(1000, dtype=dtype)
     assert drawn.dtype == dtype
     assert drawn.max().item() < 1
     assert drawn.double().mean().item() == pytest.approx(0.5, abs=0.01)
-    assert bool(draws.normal(1000, dtype=dtype).isfinite().all())
+    assert bool(rng.normal(1000, dtype=dtype).isfinite().all())
 
 
 def test_normal_numbers_are_normal() -> None:
@@ -163,10 +163,10 @@ def test_whole_numbers_cover_their_range_evenly(limit: int) -> None:
     assert limit == 1 or 0.001 < stats.chisquare(counts.numpy()).pvalue < 0.9999
 
 
-def test_no_shape_gives_one_number_per_image() -> None:
-    draws = RandomStreams.of(0, images(7))
-    assert draws.uniform().shape == (7,)
-    assert draws.randint(3).shape == (7,)
+def test_an_empty_shape_gives_one_number_per_image() -> None:
+    rng = RandomStreams.of(0, images(7))
+    assert rng.uniform().shape == (7,)
+    assert rng.randint(3).shape == (7,)
 
 
 @pytest.mark.parametrize(
@@ -179,12 +179,12 @@ def test_no_shape_gives_one_number_per_image() -> None:
     ],
 )
 def test_folded_seeds_are_pinned(numbers: tuple[int, ...], expected: int) -> None:
-    """A change of these is a change of every recorded run."""
+    """A change of these changes every recorded run."""
     assert fold_seed(*numbers) == expected
 
 
-def test_seed_and_part_are_not_interchangeable() -> None:
-    """Else the second epoch of seed 0 would be the first epoch of seed 1, and epoch 5 of seed 5 that of all seeds."""
+def test_seed_and_fold_are_not_interchangeable() -> None:
+    """Otherwise epoch 1 of seed 0 would be epoch 0 of seed 1, and epoch 5 of seed 5 that of all seeds."""
     grid = [fold_seed(seed, part) for seed in range(30) for part in range(30)]
     assert len(set(grid)) == 900
 
@@ -200,28 +200,26 @@ def test_folded_seeds_fit_every_generator_and_differ() -> None:
 
 def test_each_stream_can_be_folded_with_its_own_number() -> None:
     numbers_B = torch.tensor([0, 1, 2, 99, 5000, 2**40, 0])
-    draws = RandomStreams.of(3, images(7))
-    whole = draws.fold(numbers_B)
+    rng = RandomStreams.of(3, images(7))
+    whole = rng.fold(numbers_B)
     for row, number in enumerate(numbers_B.tolist()):
-        assert torch.equal(whole.key_B[row], draws.fold(number).key_B[row])
+        assert torch.equal(whole.key_B[row], rng.fold(number).key_B[row])
     assert len(set(whole.key_B.tolist())) == 7
-    assert torch.equal(draws.fold(torch.full((7,), 4)).key_B, draws.fold(4).key_B)
+    assert torch.equal(rng.fold(torch.full((7,), 4)).key_B, rng.fold(4).key_B)
 
 
 def test_each_stream_can_have_its_own_limit() -> None:
     limit_B = torch.tensor([1, 2, 3, 10, 1000, 7, 7])
-    draws = RandomStreams.of(3, images(7))
-    whole = draws.randint(limit_B, 500)
+    rng = RandomStreams.of(3, images(7))
+    whole = rng.randint(limit_B, 500)
     assert whole.shape == (7, 500)
     assert whole.dtype == torch.int64
     for row, limit in enumerate(limit_B.tolist()):
-        assert torch.equal(whole[row], draws.randint(limit, 500)[row])
+        assert torch.equal(whole[row], rng.randint(limit, 500)[row])
         assert whole[row].min().item() >= 0
         assert limit - 1 - limit // 100 <= whole[row].max().item() <= limit - 1
-    assert draws.randint(limit_B).shape == (7,)
-    assert torch.equal(
-        draws.randint(limit_B), torch.stack([draws.randint(n)[i] for i, n in enumerate(limit_B.tolist())])
-    )
+    assert rng.randint(limit_B).shape == (7,)
+    assert torch.equal(rng.randint(limit_B), torch.stack([rng.randint(n)[i] for i, n in enumerate(limit_B.tolist())]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -235,3 +233,12 @@ def test_signs_are_balanced(dtype: torch.dtype) -> None:
     assert drawn.mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)
     assert (drawn[:, :, 1:] * drawn[:, :, :-1]).mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)
     assert (drawn[1:] * drawn[:-1]).mean().item() == pytest.approx(0, abs=5 * 1e5**-0.5)
+
+
+def test_random_numbers_of_an_image_are_pinned() -> None:
+    """Recorded: results depend on them, on every machine and in every version."""
+    rng = RandomStreams.of(3, torch.tensor([5, 6]))
+    normal = torch.tensor([[-0.037048, -1.945699], [1.212173, -0.41305]], dtype=torch.float64)
+    assert torch.allclose(rng.normal(2, dtype=torch.float64), normal, atol=1e-5)
+    assert rng.randint(1000, 2).tolist() == [[190, 855], [308, 36]]
+    assert rng.signs(3).tolist() == [[-1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]]

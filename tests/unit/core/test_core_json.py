@@ -1,4 +1,4 @@
-"""JSON that somebody made to break its reader is refused with one short line; ours is read as `json` reads it."""
+"""Malicious JSON is refused with one short line; other JSON is read as by the json module."""
 
 import json
 
@@ -8,7 +8,7 @@ from vitadel.core import files
 from vitadel.core.files import MOST_LEVELS, parse_json
 
 
-def test_ordinary_json_is_what_json_says() -> None:
+def test_ordinary_json_matches_the_json_module() -> None:
     text = '{"a": [1, -2.5, 1e3, true, null, "\\u00e4"], "b": {"c": []}, "seed": -9223372036854775808}'
     assert parse_json(text) == json.loads(text)
     assert parse_json(text.encode()) == json.loads(text)
@@ -40,7 +40,7 @@ def test_length_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         parse_json("[1, 2, 345]")
 
 
-def test_what_is_no_json_is_a_value_error() -> None:
+def test_invalid_json_is_a_value_error() -> None:
     for text in ("", "{", b"\xff\xfe\xff", "nul", "{'a': 1}"):
         with pytest.raises(ValueError, match=r"."):
             parse_json(text)

@@ -54,14 +54,14 @@ def test_launchers_are_understood(
         ("n[1,4]-ib", "n1-ib"),
     ],
 )
-def test_the_first_node_is_where_processes_meet(launched: pytest.MonkeyPatch, nodes: str, address: str) -> None:
+def test_the_first_node_is_the_rendezvous(launched: pytest.MonkeyPatch, nodes: str, address: str) -> None:
     os.environ.update({**SRUN, "SLURM_STEP_NODELIST": nodes, "SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0"})
     set_launch_environment()
     assert os.environ["MASTER_ADDR"] == address
     assert 20000 <= int(os.environ["MASTER_PORT"]) < 40000
 
 
-def test_what_is_set_stays(launched: pytest.MonkeyPatch) -> None:
+def test_environment_variables_are_not_overwritten(launched: pytest.MonkeyPatch) -> None:
     os.environ.update({**MPIRUN, "MASTER_ADDR": "head", "MASTER_PORT": "1234"})
     set_launch_environment()
     assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("head", "1234")
@@ -113,6 +113,11 @@ def test_two_processes_claim_a_folder_once(launcher: str, tmp_path: Path) -> Non
     assert [out.strip() for out, _ in ended] == ["0 2 evaluate", "1 2 evaluate"], [error for _, error in ended]
 
 
-def test_images_are_shared_without_gaps() -> None:
+def test_images_are_partitioned() -> None:
     shares = [Ranks(rank, 3).local_part(list(range(8))) for rank in range(3)]
     assert shares == [[0, 3, 6], [1, 4, 7], [2, 5]]
+
+
+def test_neighbors_go_to_different_processes() -> None:
+    assert [Ranks(rank, 3).local_part([0, 1, 2, 4, 5, 6]) for rank in range(3)] == [[0, 6], [1, 4], [2, 5]]
+    assert Ranks().local_part([3, 1]) == [3, 1]

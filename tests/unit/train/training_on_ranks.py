@@ -1,4 +1,4 @@
-"""One training, to be started by a launcher: python course_of_ranks.py FOLDER KIND [LAST_STEP]."""
+"""One training, to be started by a launcher: python training_on_ranks.py FOLDER KIND [LAST_STEP]."""
 
 import sys
 from dataclasses import replace
@@ -28,7 +28,7 @@ from vitadel.train import SGD, Mixing, PadCrop, Trainer, TrainingConfig, launch_
 
 
 class BrokenOnce(Standard):
-    """No number at the fifth call, in the last process alone."""
+    """NaN at the fifth call, in the last process alone."""
 
     calls = 0
 
@@ -76,12 +76,12 @@ KINDS: dict[str, tuple[Objective, TrainingConfig]] = {
 }
 
 
-class Enough(BaseException):
-    """Stands for a kill."""
+class Interruption(BaseException):
+    """Simulates an interruption."""
 
 
 def count_exchanges(folder: Path) -> None:
-    """Write down, after every exchange of gradients between processes, how many there have been."""
+    """Record the number of gradient reductions after each."""
     build, exchanges = DistributedDataParallel.__init__, 0
 
     def hook(state: object, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:  # type: ignore[name-defined]
@@ -109,15 +109,15 @@ def main() -> None:
     if kind.startswith(("tradeoff", "tora")):
         model = models.tora(model)
 
-    def kill(what: str, done: int, total: int, numbers: object) -> None:
+    def interrupt(what: str, done: int, total: int, numbers: object) -> None:
         if last and done == int(last[0]):
-            raise Enough
+            raise Interruption
 
     count_exchanges(Path(folder).parent)
     run = Run.claim(Path(folder), "train", {"seed": 0}, device="cpu", ranks=launch_ranks())
     try:
-        Trainer(model, objective, split, plan, run, seed=5, validate=lambda net: {"clean": 0.0}, notify=kill).fit()
-    except Enough:
+        Trainer(model, objective, split, plan, run, seed=5, validate=lambda net: {"clean": 0.0}, notify=interrupt).fit()
+    except Interruption:
         sys.exit(9)
 
 

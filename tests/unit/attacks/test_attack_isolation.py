@@ -1,4 +1,4 @@
-"""A model inside `frozen` is in evaluation mode without weight gradients; outside it is what it was."""
+"""A model inside `frozen` is in evaluation mode without weight gradients; outside it is unchanged."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def flags(net: nn.Module) -> list[bool]:
     return [parameter.requires_grad for parameter in net.parameters()]
 
 
-def test_modes_and_flags_come_back_one_by_one() -> None:
+def test_modes_and_flags_are_restored_per_module() -> None:
     net = half_frozen()
     before = modes(net), flags(net)
     with eval_without_weight_gradients(net):
@@ -32,7 +32,7 @@ def test_modes_and_flags_come_back_one_by_one() -> None:
     assert before == ([True, True, False, True, True, True], [False, True, True, True, True, True])
 
 
-def test_modes_and_flags_come_back_after_an_error() -> None:
+def test_modes_and_flags_are_restored_after_an_error() -> None:
     net = half_frozen()
     before = modes(net), flags(net)
     with pytest.raises(RuntimeError, match="mid-way"), eval_without_weight_gradients(net):
@@ -40,7 +40,7 @@ def test_modes_and_flags_come_back_after_an_error() -> None:
     assert (modes(net), flags(net)) == before
 
 
-def test_modes_come_back_even_if_they_were_changed_inside() -> None:
+def test_modes_changed_inside_are_restored() -> None:
     net = half_frozen()
     before = modes(net)
     with eval_without_weight_gradients(net):
@@ -48,7 +48,7 @@ def test_modes_come_back_even_if_they_were_changed_inside() -> None:
     assert modes(net) == before
 
 
-def test_freezing_inside_a_freeze_is_harmless() -> None:
+def test_freezing_can_be_nested() -> None:
     net = half_frozen()
     before = modes(net), flags(net)
     with eval_without_weight_gradients(net):
@@ -59,6 +59,6 @@ def test_freezing_inside_a_freeze_is_harmless() -> None:
     assert (modes(net), flags(net)) == before
 
 
-def test_a_plain_function_passes_through() -> None:
+def test_a_plain_function_is_left_alone() -> None:
     with eval_without_weight_gradients(torch.sum):
         assert torch.sum(torch.ones(3)) == 3

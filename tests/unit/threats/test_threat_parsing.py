@@ -18,12 +18,12 @@ from vitadel.threats import L1, L2, Linf, Threat, as_threat, parse_threat
         ("l1:12", L1(12)),
     ],
 )
-def test_reading_and_spelling(text: str, threat: Threat) -> None:
+def test_threats_are_parsed_and_formatted(text: str, threat: Threat) -> None:
     assert parse_threat(text) == threat
     assert parse_threat(str(threat)).eps == pytest.approx(threat.eps, rel=1e-9)
 
 
-def test_gray_levels_are_spelled_as_such() -> None:
+def test_gray_levels_are_formatted_as_fractions() -> None:
     assert [str(Linf(k / 255)) for k in (0.25, 1, 8, 2.5)] == [f"linf:{k}/255" for k in ("0.25", "1", "8", "2.5")]
     assert [str(Linf(0.05)), str(L2(0.5)), str(L2(128 / 255))] == ["linf:0.05", "l2:0.5", "l2:128/255"]
     assert [str(L1(12)), str(Linf(0.1 / 3))] == ["l1:12", "linf:8.5/255"]
@@ -45,12 +45,12 @@ def test_gray_levels_are_spelled_as_such() -> None:
         ("l2:1e400", "is too large a number: got '1e400'. Write a smaller one"),
     ],
 )
-def test_what_cannot_be_read_is_refused(text: str, message: str) -> None:
+def test_invalid_texts_are_refused(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_threat(text)
 
 
-def test_a_radius_alone_is_no_threat() -> None:
+def test_a_radius_alone_is_not_a_threat() -> None:
     assert as_threat("linf:8/255") == as_threat(Linf(8 / 255)) == Linf(8 / 255)
     with pytest.raises(UsageError, match=r'a threat is a text such as "linf:8/255", or one of Linf, L2, L1, got 0\.5'):
         as_threat(0.5)  # type: ignore[arg-type]

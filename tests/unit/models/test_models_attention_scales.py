@@ -1,4 +1,4 @@
-"""Factors that a network keeps: used in every answer, carried by every copy and file, never lost on the way."""
+"""Stored scale factors of attention: used in every forward pass, kept in every copy and file."""
 
 import copy
 from collections.abc import Callable
@@ -20,7 +20,7 @@ FACTORS = (0.05, 3.0)
 def fresh() -> Model:
     options: dict[str, Option] = {"depth": 2, "embed_dim": 32, "num_heads": 2, "global_pool": "avg"}
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
-    with torch.no_grad():  # or every score is next to nothing, and factors change next to nothing
+    with torch.no_grad():  # or every score is nearly zero, and factors change nearly nothing
         for name, weight in model.named_parameters():
             if "qkv" in name:
                 weight.mul_(20)
@@ -39,7 +39,7 @@ def x() -> Tensor:
 
 
 @torch.no_grad()
-def test_the_answer_is_that_of_taps_by_hand(x: Tensor) -> None:
+def test_logits_match_scaling_by_taps(x: Tensor) -> None:
     plain, model = fresh(), scaled()
     with plain.taps.scale(FACTORS):
         by_hand = plain(x)
@@ -50,7 +50,7 @@ def test_the_answer_is_that_of_taps_by_hand(x: Tensor) -> None:
 
 
 @torch.no_grad()
-def test_what_an_attack_scales_comes_on_top(x: Tensor) -> None:
+def test_scale_factors_of_an_attack_multiply(x: Tensor) -> None:
     plain, model = fresh(), scaled()
     with plain.taps.scale([factor * more for factor, more in zip(FACTORS, (0.5, 0.25), strict=True)]):
         product = plain(x)
@@ -63,7 +63,7 @@ def test_what_an_attack_scales_comes_on_top(x: Tensor) -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def test_factors_can_be_changed_and_one_stands_for_all(x: Tensor) -> None:
+def test_factors_can_be_changed_together_and_alone(x: Tensor) -> None:
     model = scaled()
     set_attention_scales(model, 1.0)
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_factors_can_be_changed_and_one_stands_for_all(x: Tensor) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", ["file", "copy", "foreign"])
-def test_files_and_copies_hold_them(x: Tensor, tmp_path: Path, kind: str) -> None:
+def test_files_and_copies_have_the_factors(x: Tensor, tmp_path: Path, kind: str) -> None:
     model = scaled()
     ways: dict[str, Callable[[], Model]] = {
         "file": lambda: _through_file(model, tmp_path / "model.safetensors"),
@@ -93,7 +93,7 @@ def _through_file(model: Model, path: Path) -> Model:
 
 
 def _through_pickle(model: Model, path: Path) -> Model:
-    """As a distributed run of somebody else would have saved it."""
+    """As a distributed run of other code would have saved it."""
     torch.save({"state_dict": {f"module.{key}": value for key, value in model.net.state_dict().items()}}, path)
     assert model.spec is not None
     return models.load(
@@ -128,7 +128,7 @@ def test_a_file_with_an_impossible_factor_of_the_logits_is_refused(tmp_path: Pat
         models.load(tmp_path / "model.safetensors")
 
 
-def test_what_only_training_needs_is_in_no_file(tmp_path: Path) -> None:
+def test_training_state_is_in_no_file(tmp_path: Path) -> None:
     model = fresh()
     attention_scales.set_factors(model.net, attention_scales.ATTACK, FACTORS)
     attention_scales.set_logits_factor(model.net, attention_scales.LOGITS[attention_scales.ATTACK], 0.5)
@@ -156,14 +156,14 @@ def test_a_file_with_the_factors_of_another_depth_is_refused(tmp_path: Path) -> 
         ([1.0, float("nan")], "must be numbers from 0 up"),
     ],
 )
-def test_factors_that_cannot_be_are_refused(factors: list[float], message: str) -> None:
+def test_invalid_factors_are_refused(factors: list[float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         set_attention_scales(fresh(), factors)
 
 
 def test_a_network_without_attention_is_refused() -> None:
     model = models.load("timm:resnet18", num_classes=10, image_size=32)
-    with pytest.raises(UsageError, match="ResNet has no attention Vitadel knows, so there is nothing to scale"):
+    with pytest.raises(UsageError, match="ResNet has no attention Vitadel supports, so there is nothing to scale"):
         set_attention_scales(model, 0.5)
 
 
@@ -171,8 +171,8 @@ def test_a_network_without_attention_is_refused() -> None:
 
 
 @pytest.mark.parametrize("first", ["plain", "scaled"])
-def test_a_compiled_model_uses_them(x: Tensor, first: str) -> None:
-    """Whatever the compiler saw before: a model without factors that gets some, or one with them."""
+def test_a_compiled_model_uses_the_factors(x: Tensor, first: str) -> None:
+    """Whatever was compiled before: a model without factors that gets some, or one with them."""
     model = scaled() if first == "scaled" else fresh()
     fast = torch.compile(model, backend="eager", dynamic=True)
     with torch.no_grad():
@@ -186,8 +186,8 @@ def test_a_compiled_model_uses_them(x: Tensor, first: str) -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_compiled_search_sees_them(x: Tensor, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
-    """Logits and slopes of what an engine searches on are those of the model that is defended."""
+def test_a_compiled_search_uses_the_factors(x: Tensor, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """Logits and gradients of the model that an engine searches on are those of the attacked model."""
     build = torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, **options: build(model, **options, backend="eager"))
     model = scaled()
@@ -195,9 +195,9 @@ def test_a_compiled_search_sees_them(x: Tensor, monkeypatch: pytest.MonkeyPatch,
     plain, *_ = search_model(model, x, precision)
     assert not flags
     pixels = x.clone().requires_grad_()
-    slopes = [torch.autograd.grad(one(pixels)[:, 0].sum(), pixels)[0] for one in (fast, plain)]
+    gradients = [torch.autograd.grad(one(pixels)[:, 0].sum(), pixels)[0] for one in (fast, plain)]
     torch.testing.assert_close(fast(x), plain(x))
-    torch.testing.assert_close(*slopes)
+    torch.testing.assert_close(*gradients)
     assert not torch.allclose(fast(x).float(), fresh()(x), atol=1e-2)
 
 

@@ -35,7 +35,7 @@ class Calls(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class Standin(nn.Module):
+class Replacement(nn.Module):
     """In place of a block or branch."""
 
     def __init__(self, instead: Callable[..., Tensor]) -> None:
@@ -57,7 +57,7 @@ def probs_of(model: Model, x: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_gradient_in_the_factors_is_the_finite_difference(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
+def test_gradients_of_factors_match_finite_differences(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
     model = tiny(family, fused=fused)
     count = len(model.taps.attentions())
     at = torch.linspace(0.5, 1.5, count, dtype=x.dtype)
@@ -76,7 +76,7 @@ def test_gradient_in_the_factors_is_the_finite_difference(tiny: Tiny, x: Tensor,
     assert (grad[:4] != 0).all()  # in the last stage of Swin and LeViT a token is alone
 
 
-def test_one_factor_is_that_factor_for_all(tiny: Tiny, x: Tensor) -> None:
+def test_one_factor_applies_to_all_blocks(tiny: Tiny, x: Tensor) -> None:
     model = tiny("cait")
     with model.taps.scale(0.3):
         one = model(x)
@@ -86,7 +86,7 @@ def test_one_factor_is_that_factor_for_all(tiny: Tiny, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_scale_is_logits_times_factor_block_by_block(tiny: Tiny, x: Tensor, fused: bool) -> None:
+def test_scale_multiplies_the_logits_of_each_block(tiny: Tiny, x: Tensor, fused: bool) -> None:
     model = tiny("vit", fused=fused)
     taps, plain = model.taps, model(x)
     with taps.scale([0.25, 3.0]):
@@ -105,7 +105,7 @@ def test_factors_of_nested_blocks_multiply(tiny: Tiny, x: Tensor) -> None:
         torch.testing.assert_close(model(x), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_factor_nought_makes_attention_uniform(tiny: Tiny, x: Tensor) -> None:
+def test_factor_zero_makes_attention_uniform(tiny: Tiny, x: Tensor) -> None:
     model = tiny("vit")
     with model.taps.scale(0.0):
         for probs in probs_of(model, x).values():
@@ -113,7 +113,7 @@ def test_factor_nought_makes_attention_uniform(tiny: Tiny, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_fused_kernel_stays_on_unless_logits_are_asked_for(tiny: Tiny, x: Tensor, family: str) -> None:
+def test_the_fused_kernel_is_used_unless_logits_are_requested(tiny: Tiny, x: Tensor, family: str) -> None:
     model = tiny(family, fused=True)
     attentions = len(model.taps.attentions())
     fused = attentions - {"cait": 2, "levit": attentions}.get(family, 0)  # timm has no fused kernel for these
@@ -130,7 +130,7 @@ def test_fused_kernel_stays_on_unless_logits_are_asked_for(tiny: Tiny, x: Tensor
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_small_factor_does_not_open_the_windows_of_swin(tiny: Tiny, x: Tensor, fused: bool) -> None:
+def test_small_factors_keep_the_windows_of_swin(tiny: Tiny, x: Tensor, fused: bool) -> None:
     model = tiny("swin", fused=fused)
     forbidden = model.net.get_submodule("layers.0.blocks.1").get_buffer("attn_mask") < 0
     assert forbidden.any()
@@ -161,7 +161,7 @@ def keep() -> Tensor:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_bool_mask_cuts_exactly_those_probabilities(tiny: Tiny, x: Tensor, keep: Tensor, fused: bool) -> None:
+def test_a_bool_mask_zeroes_exactly_those_probabilities(tiny: Tiny, x: Tensor, keep: Tensor, fused: bool) -> None:
     model = tiny("vit", fused=fused)
     free = probs_of(model, x)["blocks.0.attn.probs"]
     with model.taps.mask(keep):
@@ -175,7 +175,7 @@ def test_bool_mask_cuts_exactly_those_probabilities(tiny: Tiny, x: Tensor, keep:
         torch.testing.assert_close(output, model(x), rtol=1e-10, atol=1e-12)
 
 
-def test_a_forbidden_pair_weighs_nothing_after_heads_are_mixed(tiny: Tiny, x: Tensor) -> None:
+def test_a_masked_pair_has_zero_weight_after_heads_are_mixed(tiny: Tiny, x: Tensor) -> None:
     model = tiny("cait")
     attention = model.net.get_submodule("blocks.0.attn")
     bias = attention.get_submodule("proj_w").get_parameter("bias")
@@ -197,7 +197,7 @@ def test_a_forbidden_pair_weighs_nothing_after_heads_are_mixed(tiny: Tiny, x: Te
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_masks_by_pattern_reach_those_blocks_alone(tiny: Tiny, x: Tensor, keep: Tensor, fused: bool) -> None:
+def test_masks_by_pattern_apply_to_those_blocks_only(tiny: Tiny, x: Tensor, keep: Tensor, fused: bool) -> None:
     model = tiny("vit", fused=fused)
     free = probs_of(model, x)
     with model.taps.mask({"blocks.1.*": keep}):
@@ -212,7 +212,7 @@ def test_masks_by_pattern_reach_those_blocks_alone(tiny: Tiny, x: Tensor, keep: 
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_additive_mask_is_added_to_the_logits(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
+def test_an_additive_mask_is_added_to_the_logits(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
     model = tiny(family, fused=fused)
     rng = torch.Generator().manual_seed(1)
     with model.taps.read(LOGITS) as seen:
@@ -238,7 +238,7 @@ def test_nested_masks_combine(tiny: Tiny, x: Tensor, keep: Tensor, fused: bool) 
         torch.testing.assert_close(model(x), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_mask_reaches_the_class_blocks(tiny: Tiny, x: Tensor) -> None:
+def test_masks_apply_to_class_blocks(tiny: Tiny, x: Tensor) -> None:
     model = tiny("xcit")
     only_itself = torch.arange(17) == 0
     with model.taps.mask({"class_blocks.*": only_itself}):
@@ -263,11 +263,9 @@ SKIPS = [
 
 
 @pytest.mark.parametrize(("family", "name", "path", "stream"), SKIPS)
-def test_skipped_block_is_as_if_it_were_not_there(
-    tiny: Tiny, x: Tensor, family: str, name: str, path: str, stream: int
-) -> None:
+def test_a_skipped_block_is_an_identity(tiny: Tiny, x: Tensor, family: str, name: str, path: str, stream: int) -> None:
     model, without = tiny(family), tiny(family)
-    without.net.set_submodule(path, Standin(lambda *args: args[stream]))
+    without.net.set_submodule(path, Replacement(lambda *args: args[stream]))
     with model.taps.skip(name):
         assert torch.equal(model(x), without(x))
     assert not torch.allclose(model(x), without(x))
@@ -280,21 +278,21 @@ def test_skipped_branch_adds_nothing(
 ) -> None:
     model, without = tiny(family), tiny(family)
     branch = without.net.get_submodule(f"{path}.{part}")
-    without.net.set_submodule(f"{path}.{part}", Standin(lambda *args: 0 * branch(args[0])))
+    without.net.set_submodule(f"{path}.{part}", Replacement(lambda *args: 0 * branch(args[0])))
     with model.taps.skip(f"{name}.{part}"):
         torch.testing.assert_close(model(x), without(x), rtol=1e-12, atol=1e-12)
     assert not torch.allclose(model(x), without(x))
 
 
-def test_star_skips_blocks_alone(tiny: Tiny, x: Tensor) -> None:
+def test_a_star_skips_blocks_only(tiny: Tiny, x: Tensor) -> None:
     model, without = tiny("xcit"), tiny("xcit")
     for i in range(2):
-        without.net.set_submodule(f"blocks.{i}", Standin(lambda *args: args[0]))
+        without.net.set_submodule(f"blocks.{i}", Replacement(lambda *args: args[0]))
     with model.taps.skip("blocks.*"):
         z = model(x)
     assert torch.equal(z, without(x))
     for i in range(2):
-        without.net.set_submodule(f"cls_attn_blocks.{i}", Standin(lambda *args: args[0]))
+        without.net.set_submodule(f"cls_attn_blocks.{i}", Replacement(lambda *args: args[0]))
     assert not torch.equal(z, without(x))
     with model.taps.skip("blocks.*", "class_blocks.*"):
         assert torch.equal(model(x), without(x))
@@ -312,7 +310,7 @@ def test_all_mlps_can_be_skipped_at_once(tiny: Tiny, x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", ["embed", "blocks.0.attn.v", "blocks.0.attn.logits", "blocks.0.mlp.out", "head.in"])
-def test_read_sees_what_edit_made_whichever_is_outer(tiny: Tiny, x: Tensor, name: str) -> None:
+def test_read_returns_edited_values_in_any_nesting(tiny: Tiny, x: Tensor, name: str) -> None:
     model = tiny("vit")
     with model.taps.read(name) as plain:
         model(x)
@@ -323,7 +321,7 @@ def test_read_sees_what_edit_made_whichever_is_outer(tiny: Tiny, x: Tensor, name
 
 
 @pytest.mark.parametrize("name", ["blocks.1.attn.logits", "blocks.1.out"])
-def test_edits_compose_in_the_order_of_opening(tiny: Tiny, x: Tensor, name: str) -> None:
+def test_edits_compose_in_order_of_nesting(tiny: Tiny, x: Tensor, name: str) -> None:
     model = tiny("vit")
     with model.taps.edit(name, lambda a: (a + 1).square()):
         expected = model(x)
@@ -334,11 +332,11 @@ def test_edits_compose_in_the_order_of_opening(tiny: Tiny, x: Tensor, name: str)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_edited_head_input_decides_the_output(tiny: Tiny, x: Tensor, family: str) -> None:
+def test_an_edited_head_input_determines_the_output(tiny: Tiny, x: Tensor, family: str) -> None:
     model = tiny(family)
     with model.taps.edit("head.in", lambda a: a * 0):
         z = model(x)
-    if family in ("distilled", "levit"):  # its second head goes on by itself
+    if family in ("distilled", "levit"):  # its second head is not affected
         assert not torch.equal(z[0], z[1])
     else:
         assert torch.equal(z, model.net.get_classifier().bias.expand_as(z))  # type: ignore[operator]
@@ -346,7 +344,7 @@ def test_edited_head_input_decides_the_output(tiny: Tiny, x: Tensor, family: str
 
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_penalty_on_logits_has_the_right_gradient(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
+def test_a_penalty_on_logits_has_the_exact_gradient(tiny: Tiny, x: Tensor, family: str, fused: bool) -> None:
     model = tiny(family, fused=fused)
 
     def penalty(images: Tensor) -> Tensor:
@@ -363,7 +361,7 @@ def test_penalty_on_logits_has_the_right_gradient(tiny: Tiny, x: Tensor, family:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_what_is_read_is_on_the_way_to_the_output(tiny: Tiny, x: Tensor, fused: bool) -> None:
+def test_read_tensors_are_part_of_the_graph(tiny: Tiny, x: Tensor, fused: bool) -> None:
     model = tiny("cait", fused=fused)
     with model.taps.read("*") as seen:
         z = model(x)
@@ -372,7 +370,7 @@ def test_what_is_read_is_on_the_way_to_the_output(tiny: Tiny, x: Tensor, fused: 
     assert unused == []
 
 
-def test_read_keeps_the_latest_forward_pass(tiny: Tiny, x: Tensor) -> None:
+def test_read_returns_the_latest_forward_pass(tiny: Tiny, x: Tensor) -> None:
     model = tiny("vit")
     with model.taps.read("head.in") as seen:
         model(x)
@@ -381,7 +379,7 @@ def test_read_keeps_the_latest_forward_pass(tiny: Tiny, x: Tensor) -> None:
     torch.testing.assert_close(seen["head.in"], first.flip(0))
 
 
-def test_a_star_stays_within_its_part_where_that_finds_anything(tiny: Tiny, x: Tensor) -> None:
+def test_a_star_matches_one_part_of_a_name_first(tiny: Tiny, x: Tensor) -> None:
     model = tiny("vit")
     for pattern, expected in (
         ("blocks.*.out", {"blocks.0.out", "blocks.1.out"}),

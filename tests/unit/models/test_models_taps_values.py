@@ -1,4 +1,4 @@
-"""Every tap is the tensor its name says, against attention written out by hand."""
+"""Every tap is the tensor of its name, compared with a plain implementation of attention."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -14,7 +14,7 @@ Tiny = Callable[..., Model]
 FUSED = pytest.mark.parametrize("fused", [True, False])
 
 
-class ByHand(NamedTuple):
+class AttentionValues(NamedTuple):
     """The inside of one attention as its paper has it; `mixed` is what multiplies the values."""
 
     q: Tensor
@@ -38,40 +38,40 @@ def heads(attn: nn.Module) -> int:
     return count
 
 
-def between_tokens(attn: nn.Module, tokens: Tensor) -> ByHand:
+def between_tokens(attn: nn.Module, tokens: Tensor) -> AttentionValues:
     q, k, v = split(attn, tokens)
     logits = q @ k.mT / q.shape[-1] ** 0.5
-    return ByHand(q, k, v, logits, logits.softmax(-1))
+    return AttentionValues(q, k, v, logits, logits.softmax(-1))
 
 
-def from_class_token(attn: nn.Module, tokens: Tensor) -> ByHand:
+def from_class_token(attn: nn.Module, tokens: Tensor) -> AttentionValues:
     batch, count, dim = tokens.shape
     q, k, v = (
         attn.get_submodule(name)(tokens).reshape(batch, count, heads(attn), -1).transpose(1, 2) for name in "qkv"
     )
     logits = q[:, :, :1] @ k.mT / (dim // heads(attn)) ** 0.5
-    return ByHand(q[:, :, :1], k, v, logits, logits.softmax(-1))
+    return AttentionValues(q[:, :, :1], k, v, logits, logits.softmax(-1))
 
 
-def between_channels(attn: nn.Module, tokens: Tensor) -> ByHand:
+def between_channels(attn: nn.Module, tokens: Tensor) -> AttentionValues:
     q, k, v = (part.mT for part in split(attn, tokens))
     q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
     logits = q @ k.mT * attn.get_parameter("temperature")
-    return ByHand(q, k, v, logits, logits.softmax(-1))
+    return AttentionValues(q, k, v, logits, logits.softmax(-1))
 
 
-def talking_heads(attn: nn.Module, tokens: Tensor) -> ByHand:
-    def talk(a_BHNN: Tensor, name: str) -> Tensor:
+def talking_heads(attn: nn.Module, tokens: Tensor) -> AttentionValues:
+    def mix_heads(a_BHNN: Tensor, name: str) -> Tensor:
         mix = attn.get_submodule(name)
         weight, bias = mix.get_parameter("weight"), mix.get_parameter("bias")
         return torch.einsum("gh,bhnm->bgnm", weight, a_BHNN) + bias[:, None, None]
 
     plain = between_tokens(attn, tokens)
-    logits = talk(plain.logits, "proj_l")
-    return plain._replace(logits=logits, mixed=talk(logits.softmax(-1), "proj_w"))
+    logits = mix_heads(plain.logits, "proj_l")
+    return plain._replace(logits=logits, mixed=mix_heads(logits.softmax(-1), "proj_w"))
 
 
-def in_windows(attn: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> ByHand:
+def in_windows(attn: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> AttentionValues:
     plain = between_tokens(attn, tokens)
     side = round(tokens.shape[1] ** 0.5)
     table = attn.get_parameter("relative_position_bias_table").view(2 * side - 1, 2 * side - 1, -1)
@@ -84,13 +84,13 @@ def in_windows(attn: nn.Module, tokens: Tensor, mask: Tensor | None = None) -> B
     return plain._replace(logits=logits, mixed=logits.softmax(-1))
 
 
-def with_biases(attn: nn.Module, tokens: Tensor) -> ByHand:
+def with_biases(attn: nn.Module, tokens: Tensor) -> AttentionValues:
     per_head = attn.get_submodule("qkv")(tokens).unflatten(-1, (heads(attn), -1)).transpose(1, 2)
     dim = 16
     return biased(attn, per_head[..., :dim], per_head[..., dim : 2 * dim], per_head[..., 2 * dim :], stride=1)
 
 
-def shrinking(attn: nn.Module, tokens: Tensor) -> ByHand:
+def shrinking(attn: nn.Module, tokens: Tensor) -> AttentionValues:
     side, dim = round(tokens.shape[1] ** 0.5), 16
     every_other = tokens.unflatten(1, (side, side))[:, ::2, ::2].flatten(1, 2)
     q = attn.get_submodule("q.ln")(every_other).unflatten(-1, (heads(attn), -1)).transpose(1, 2)
@@ -98,17 +98,17 @@ def shrinking(attn: nn.Module, tokens: Tensor) -> ByHand:
     return biased(attn, q, per_head[..., :dim], per_head[..., dim:], stride=2)
 
 
-def biased(attn: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, stride: int) -> ByHand:
+def biased(attn: nn.Module, q: Tensor, k: Tensor, v: Tensor, *, stride: int) -> AttentionValues:
     """LeViT's bias is one number for so many rows and so many columns between query and key."""
     side = round(k.shape[2] ** 0.5)
     table = attn.get_parameter("attention_biases").unflatten(1, (side, side))
     apart = (torch.arange(0, side, stride)[:, None] - torch.arange(side)).abs()
     between = table[:, apart[:, None, :, None], apart[None, :, None, :]].flatten(3).flatten(1, 2)
     logits = q @ k.mT / q.shape[-1] ** 0.5 + between
-    return ByHand(q, k, v, logits, logits.softmax(-1))
+    return AttentionValues(q, k, v, logits, logits.softmax(-1))
 
 
-CASES: dict[str, tuple[str, str, str, Callable[..., ByHand]]] = {
+CASES: dict[str, tuple[str, str, str, Callable[..., AttentionValues]]] = {
     "vit": ("vit", "blocks.1.attn", "blocks.1.attn", between_tokens),
     "deit": ("deit", "blocks.0.attn", "blocks.0.attn", between_tokens),
     "distilled": ("distilled", "blocks.1.attn", "blocks.1.attn", between_tokens),
@@ -128,7 +128,7 @@ CASES: dict[str, tuple[str, str, str, Callable[..., ByHand]]] = {
 
 @FUSED
 @pytest.mark.parametrize("case", CASES)
-def test_inside_of_attention(tiny: Tiny, x: Tensor, case: str, fused: bool) -> None:
+def test_taps_inside_attention_match_its_formula(tiny: Tiny, x: Tensor, case: str, fused: bool) -> None:
     family, tap, path, by_hand = CASES[case]
     model = tiny(family, fused=fused)
     attn = model.net.get_submodule(path)
@@ -165,7 +165,7 @@ def test_inside_of_attention(tiny: Tiny, x: Tensor, case: str, fused: bool) -> N
         ("xcit", "blocks.0.attn", False, lambda q, attn: q),
     ],
 )
-def test_queries_are_those_the_kernel_is_given(
+def test_queries_are_those_given_to_the_kernel(
     tiny: Tiny, x: Tensor, family: str, tap: str, fused: bool, expected: Callable[[Tensor, nn.Module], Tensor]
 ) -> None:
     """timm scales them before an unfused product, and not before a fused one: docs/taps.md says so."""
@@ -179,7 +179,7 @@ def test_queries_are_those_the_kernel_is_given(
 
 
 @pytest.mark.parametrize("family", ["vit", "deit", "distilled", "cait", "xcit", "swin"])
-def test_fused_and_unfused_tell_the_same(tiny: Tiny, x: Tensor, family: str) -> None:
+def test_fused_and_unfused_attention_give_the_same(tiny: Tiny, x: Tensor, family: str) -> None:
     seen = []
     for fused in (True, False):
         model = tiny(family, fused=fused)
@@ -229,7 +229,7 @@ LAST = {"cait": "class_blocks.1.out", "xcit": "class_blocks.1.out", "swin": "blo
 
 
 @pytest.mark.parametrize("family", EMBEDDINGS)
-def test_outside_of_blocks_against_timm(tiny: Tiny, x: Tensor, family: str) -> None:
+def test_taps_outside_blocks_match_timm(tiny: Tiny, x: Tensor, family: str) -> None:
     model = tiny(family)
     net = model.net
     pixels = (x - model.mean) / model.std
@@ -249,7 +249,7 @@ def test_outside_of_blocks_against_timm(tiny: Tiny, x: Tensor, family: str) -> N
         assert torch.equal(net.get_classifier()(seen["head.in"]), z)  # type: ignore[operator]
 
 
-def test_names_come_in_the_order_of_the_forward_pass(tiny: Tiny, x: Tensor) -> None:
+def test_names_are_in_the_order_of_the_forward_pass(tiny: Tiny, x: Tensor) -> None:
     model = tiny("xcit")
     inside = ("attn.q", "attn.k", "attn.v", "attn.logits", "attn.probs", "attn.out", "mlp.out", "out")
     blocks = ("blocks.0", "blocks.1", "class_blocks.0", "class_blocks.1")
@@ -260,7 +260,7 @@ def test_names_come_in_the_order_of_the_forward_pass(tiny: Tiny, x: Tensor) -> N
     assert list(seen) == [name for name in model.taps.names() if name.endswith("out")]
 
 
-def test_blocks_are_numbered_through_the_stages_of_swin(tiny: Tiny) -> None:
+def test_blocks_are_numbered_across_the_stages_of_swin(tiny: Tiny) -> None:
     assert tiny("swin").taps.attentions() == [f"blocks.{i}.attn" for i in range(12)]
 
 

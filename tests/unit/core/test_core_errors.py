@@ -1,0 +1,20 @@
+"""Texts of errors are short, and name what is known."""
+
+import sys
+
+from vitadel.core.errors import short_reason, short_repr, unknown_name_error
+
+
+def test_long_errors_are_truncated() -> None:
+    assert short_repr("x" * 58) == repr("x" * 58)
+    assert short_repr("x" * 59) == "'" + "x" * 56 + "..."
+    assert len(short_repr("x" * 59)) == 60
+    assert short_repr(10**5000) == "a number of thousands of digits" or sys.get_int_max_str_digits() == 0
+    assert short_reason(ValueError("y" * 200)) == "y" * 200
+    assert short_reason(ValueError("y" * 201)) == "y" * 200 + "..."
+    assert short_reason(ValueError("set weights_only=False")) == "ValueError"
+    assert short_reason(ValueError("GLOBAL os.system was not allowed")) == "it asks for os.system"
+    assert str(unknown_name_error("suite", "quik", ["quick", "clean"])) == (
+        "unknown suite 'quik'. Did you mean 'quick'? Known: clean, quick."
+    )
+    assert str(unknown_name_error("suite", "zzz", ["b", "a"])) == "unknown suite 'zzz'. Known: a, b."
