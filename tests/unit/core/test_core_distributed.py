@@ -84,7 +84,7 @@ from vitadel.runs import Run
 ranks = Ranks.of_launch()
 run = Run.claim(Path(sys.argv[1]), "evaluate", {"seed": 0}, device="cpu", ranks=ranks)
 ranks.barrier()
-print(ranks.rank, ranks.world, run.manifest.kind)
+print(ranks.rank, ranks.world_size, run.manifest.kind)
 """
 
 
