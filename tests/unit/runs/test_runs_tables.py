@@ -221,7 +221,7 @@ def test_a_summary_without_hashes_is_checked_against_its_rows(tmp_path: Path) ->
     assert results.read_verified()[0] == summary
     summary["robust"] = {"correct": 4, "n": 4, "accuracy": 1.0, "low": 0.5101, "high": 1.0}
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(UsageError, match="says robust = 100.0%"):
+    with pytest.raises(UsageError, match="has robust = 100.0%"):
         results.read_verified()
 
 
