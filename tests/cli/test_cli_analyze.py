@@ -181,7 +181,7 @@ def test_what_has_no_gates_is_refused(vitadel: Command, trained: Path, gated: Pa
     assert "reads the gates of a TORA model" in err
     code, _, err = vitadel("analyze", "gates", gated, *words, "--threat", "linf:8/255")
     assert (code, err.count("\n")) == (2, 1)
-    assert "the study gates attacks nothing, got --threat linf:8/255. Leave it out" in err
+    assert 'the study gates attacks nothing, got threat="linf:8/255" (--threat linf:8/255). Leave it out' in err
     assert "has 2 blocks" in vitadel("analyze", "gates:blocks=7", gated, *words)[2]
     assert not (tmp_path / "run").exists()
 

@@ -26,7 +26,7 @@ def test_words_that_mean_nothing(vitadel: Command, trained: Path, tmp_path: Path
     assert "unknown setting of TrainingConfig 'epoch'" in mistake(
         vitadel("train", "digits-standard", "--set", "plan.epoch=3", *run)
     )
-    assert "unknown suite 'quik'. Did you mean 'quick'" in mistake(
+    assert "unknown suite or attack 'quik'. Did you mean 'quick'" in mistake(
         vitadel("evaluate", trained, "--data", "digits", "--suite", "quik", *run)
     )
     evaluate = ("evaluate", trained, "--data", "digits[:8]", *run)

@@ -10,12 +10,12 @@ from vitadel import threats
 from vitadel.analyze import STUDIES, Study, run_study
 from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT
-from vitadel.api.job import Job
+from vitadel.api.job import Job, refuse_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import ShortTable, without_bulk
 from vitadel.attacks import Engine
 from vitadel.attacks.parsing import notation
-from vitadel.core.errors import UsageError, unknown
+from vitadel.core.errors import UsageError, spelled, unknown
 from vitadel.core.numeric import Count, check_number, check_seed
 from vitadel.core.progress import Notify
 from vitadel.core.settings import split_name, with_settings
@@ -100,12 +100,13 @@ def analyze(
     Example:
         >>> analyze("runs/vit", "cifar10:DIR[:200]", "lesion", run="runs/lesion")
     """
+    refuse_options(analyze, options)
     check_seed(seed)
     check_number("batch_size", Count | None, batch_size)
     chosen, radius = as_study(study), threats.as_threat(threat or DEFAULT_THREAT)
     if threat is not None and not chosen.needs_threat:
         name = study.partition(":")[0] if isinstance(study, str) else type(study).__name__
-        raise UsageError(f"the study {name} attacks nothing, got --threat {threat}. Leave it out.")
+        raise UsageError(f"the study {name} attacks nothing, got {spelled('threat', threat)}. Leave it out.")
     job = Job.prepare(model, data, split=split, preprocess=preprocess, **options)
     _check(chosen, job, radius)
     parts = {"study": chosen, **({"threat": radius} if chosen.needs_threat else {}), "seed": seed}

@@ -120,7 +120,7 @@ def assert_named(error: UsageError, file: Path) -> None:
 
 def test_nothing_kept_is_said_so(subject: tuple[Steep, DataSet], tmp_path: Path) -> None:
     _, dataset = subject
-    with pytest.raises(UsageError, match="Evaluate with --keep-images"):
+    with pytest.raises(UsageError, match="Evaluate with keep_images=True \\(--keep-images\\)"):
         read_adversarial_images(tmp_path, dataset.test)
 
 

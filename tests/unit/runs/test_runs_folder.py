@@ -74,7 +74,7 @@ def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not empty and not a run folder"):
         claim(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="is a file; --run wants a folder"):
+    with pytest.raises(UsageError, match="is a file, and a run needs a folder"):
         claim(tmp_path / "file")
 
 

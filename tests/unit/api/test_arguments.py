@@ -1,0 +1,169 @@
+"""Arguments that a function does not have, or that contradict each other, are refused with what to write instead."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import vitadel as vd
+from vitadel.api.evaluate import DEFAULT_THREAT, as_suites
+from vitadel.api.sweep import as_sweep
+from vitadel.core.errors import UsageError
+from vitadel.evaluate import NamedAttack
+from vitadel.recipes.provenance import _text
+
+# called in ways that a type checker refuses, as users without one do
+api: Any = vd
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
+
+
+def message(call: Any) -> str:
+    """The text of the error that a call raises."""
+    with pytest.raises(UsageError) as error:
+        call()
+    return str(error.value)
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+@pytest.mark.parametrize("name", ["evaluate", "analyze"])
+def test_a_foreign_keyword_is_refused_before_anything_is_written(
+    name: str, loaded: bool, net: nn.Module, tmp_path: Path
+) -> None:
+    """Ignored, `eps=` would leave the default radius in place without a word."""
+    model = vd.models.wrap(net, mean=0.5, std=0.5) if loaded else net
+    what = {"evaluate": "clean", "analyze": "lesion"}[name]
+
+    def call(**keywords: object) -> str:
+        return message(lambda: getattr(api, name)(model, "digits", what, run=tmp_path / "run", **keywords))
+
+    assert call(eps=4 / 255) == (
+        f'{name} takes norm and radius together, got eps={4 / 255!r}. Write threat="linf:4/255".'
+    )
+    assert f"unknown argument of {name} 'batchsize'. Did you mean 'batch_size'?" in call(batchsize=64)
+    assert "Known:" in (text := call(nonsense=1))
+    assert "image_size" in text
+    assert "command" in text
+    assert " options" not in text
+    assert "Write load_model(MODEL, pretrained=True) and give the model." in call(pretrained=True)
+    assert "num_classes" in call(num_classes=10)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_network_keeps_its_shape(net: nn.Module, tmp_path: Path) -> None:
+    assert message(lambda: vd.evaluate(net, "digits", "clean", run=tmp_path / "run", image_size=32)) == (
+        "a network that is built already keeps its shape, got image_size. Leave them out: they are for a model that is "
+        "given as text."
+    )
+
+
+def test_known_arguments_are_those_of_the_signature(net: nn.Module) -> None:
+    text = message(lambda: api.robustness(net, torch.rand(2, 3, 8, 8), torch.tensor([0, 1]), foo=1))
+    assert text == (
+        "unknown argument of robustness 'foo'. Known: batch_size, compile, engine, model, precision, progress, "
+        "scaling, seed, suite, threat, x, y."
+    )
+    text = message(lambda: api.load_data("digits", foo=1))
+    assert text == "unknown argument of load_data 'foo'. Known: classes, image_size, preprocess, skip_unreadable, spec."
+
+
+@pytest.mark.parametrize("nothing", [(), ("",), (None,)])
+def test_a_model_must_be_named(nothing: tuple[object, ...]) -> None:
+    assert message(lambda: api.load_model(*nothing)).startswith("load_model needs a model, got ")
+
+
+@pytest.fixture
+def images() -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    return x, torch.tensor([0, 1, 2, 3])
+
+
+def test_what_is_said_twice_is_refused(net: nn.Module, images: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """One of two threats, and labels beside those of a split, would be dropped without a word."""
+    x, y = images
+    loader: DataLoader[object] = DataLoader(TensorDataset(x, y))
+    assert message(lambda: api.robustness(net, loader, "linf:4/255", threat="l2:0.5")) == (
+        "robustness is within one threat, got linf:4/255 and l2:0.5. Leave one of them out."
+    )
+    for several in (vd.load_data("digits").test, "digits", loader):
+        text = message(lambda several=several: vd.robustness(net, several, y))  # type: ignore[misc]
+        assert text.endswith("holds labels already, got y as well. Leave y out.")
+
+
+def test_attacks_of_one_name_are_numbered(net: nn.Module, images: tuple[torch.Tensor, torch.Tensor]) -> None:
+    attacks = [vd.attacks.PGD(steps=2), vd.attacks.FGSM(), vd.attacks.PGD(steps=3), "pgd"]
+    result = vd.robustness(net, *images, "linf:0.001", suite=attacks, progress=False)
+    assert [attack.name for attack in result.attacks] == ["pgd", "fgsm", "pgd-2", "pgd-3"]
+
+
+@pytest.mark.parametrize("name", ["x_adv", "clean", "flags"])
+def test_names_of_tables_are_no_names_of_attacks(
+    name: str, net: nn.Module, images: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    suite = NamedAttack(name, vd.attacks.FGSM())
+    text = message(lambda: vd.robustness(net, *images, suite=suite, progress=False))
+    assert text == (
+        f"an attack of a suite needs a name of its own, got {name!r}. Name each differently, such as "
+        f'NamedAttack("{name}-2", attack).'
+    )
+
+
+def test_a_record_is_found_by_its_name_or_its_suite(net: nn.Module, tmp_path: Path) -> None:
+    done = vd.evaluate(net, "digits[:4]", ["clean", "curve"], run=tmp_path / "run", progress=False, batch_size=4)
+    assert done["curve-linf-8_255"].threat is not None
+    assert done["clean"].name == "clean"
+    assert message(lambda: done["curve"]).startswith("unknown record of this evaluation 'curve'.")
+    one = vd.evaluate(net, "digits[:4]", vd.attacks.FGSM(), run=tmp_path / "one", progress=False)
+    assert one["attack"] is one["attack-linf-8_255"]
+
+
+def test_what_is_no_suite_is_refused() -> None:
+    class Foo:
+        name = "foo"
+
+    for nothing in (3, Foo(), Foo):
+        text = message(lambda nothing=nothing: as_suites([nothing]))  # type: ignore[list-item, misc]
+        assert text.startswith("a suite is a name from `vitadel suites`, an attack, or an object with name, refuse")
+    assert "unknown suite or attack 'apdg'. Did you mean 'apgd'?" in message(lambda: as_suites("apdg"))
+
+
+def test_a_sweep_attacks_within_the_same_threat_as_an_evaluation() -> None:
+    made = as_sweep("digits-standard", ["seed=0,1"], suite="quick")
+    assert str(made.threat) == DEFAULT_THREAT
+    assert as_sweep("digits-standard", ["seed=0,1"], suite="clean").threat is None
+
+
+@pytest.mark.parametrize(
+    ("call", "end"),
+    [
+        (lambda x, y, net: api.robustness(net, x, y, norm="L2"), 'Write threat="l2:0.5".'),
+        (lambda x, y, net: api.robustness(net, x, y, norm="L1"), 'Write threat="l1:12".'),
+        (lambda x, y, net: api.robustness(net, x, y, norm=2, eps=0.3), 'Write threat="l2:0.3".'),
+        (lambda x, y, net: api.robustness(net, x, y, eps=8), 'Write threat="linf:8/255".'),
+        (lambda x, y, net: api.attacks.PGD(net, norm="L2"), 'Write PGD()(model, x, y, "l2:0.5").'),
+        (
+            lambda x, y, net: api.attacks.PGD(net, eps=4 / 255, alpha=2 / 255),
+            'Write PGD(step_size=2/255)(model, x, y, "linf:4/255").',
+        ),
+        (lambda x, y, net: vd.threats.parse_threat("l1"), "Write for example l1:12."),
+        (lambda x, y, net: vd.threats.parse_threat("l2"), "Write for example l2:0.5."),
+        (lambda x, y, net: vd.threats.parse_threat("linf"), "Write for example linf:8/255."),
+    ],
+)
+def test_a_radius_is_advised_in_its_norm(
+    call: Any, end: str, net: nn.Module, images: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    assert message(lambda: call(*images, net)).endswith(end)
+
+
+def test_recipes_print_pixels_as_fractions_of_255() -> None:
+    recipe = vd.recipes.RECIPES["digits-adversarial"]()
+    values = {leaf.path: leaf.value for leaf in vd.recipes.leaves(recipe)}
+    assert (values["objective.threat.eps"], values["objective.attack.step_size"]) == ("24/255", "12/255")
+    assert _text(1 / 3) == "1/3"
