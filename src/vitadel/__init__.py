@@ -61,6 +61,8 @@ _FUNCTIONS = {
     "sweep": "sweep",
     "train": "train",
 }
+# where a name that is not here is looked for
+_HINTED = ("attacks", "goals", "threats", "losses", "objectives", "models", "recipes", "data", "evaluate", "analyze")
 _ONLY_FUNCTIONS = ("load_data", "load_model", "robustness", "sweep")
 
 
@@ -81,12 +83,10 @@ def __getattr__(name: str) -> Any:
 
 
 def _hint(name: str) -> str:
-    """Where a class of attacks, goals, threats or losses is, for those who look for it here."""
-    if not name[0].isupper():  # a tool that asks for special names must not import everything
+    """Where a class or function is, for those who look for it here."""
+    if name.startswith("_"):  # a tool that asks for special names must not import everything
         return ""
-    packages = (
-        package for package in ("attacks", "goals", "threats", "objectives") if hasattr(_package(package), name)
-    )
+    packages = (package for package in _HINTED if name in _package(package).__all__)
     return next((f". Write vd.{package}.{name}" for package in packages), "")
 
 

@@ -15,7 +15,6 @@ from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, Step
 from vitadel.attacks.fab import FAB
 from vitadel.attacks.fgsm import FGSM
 from vitadel.attacks.gama import GAMA
-from vitadel.attacks.oracle import Model
 from vitadel.attacks.parsing import ATTACKS, parse_attack, parse_scaling
 from vitadel.attacks.pgd import PGD, SCHEDULES, Schedule, constant, cosine, linear
 from vitadel.attacks.result import AttackResult
@@ -39,7 +38,6 @@ __all__ = [
     "Engine",
     "Factors",
     "IterativeAttack",
-    "Model",
     "Query",
     "Scaling",
     "Schedule",

@@ -26,11 +26,23 @@ _ELSEWHERE = {"eps", "norm", "epsilon", "epsilons", "device", "targeted", "y_tar
 _OUR_NAMES = {
     "alpha": "step_size",
     "eps_step": "step_size",
+    "abs_stepsize": "step_size",
     "eot_iter": "eot_samples",
     "n_queries": "queries",
     "n_restarts": "restarts",
     "n_target_classes": "targets",
 } | dict.fromkeys(("n_iter", "num_steps", "nb_iter", "iters", "max_iter", "iterations"), "steps")
+
+# settings of other libraries that no attack here has, and what to do instead
+_BY_GOAL = 'A goal holds it. Write {name}()(model, x, vd.goals.{goal}, "linf:8/255").'
+_PUBLISHED = "It is fixed to the published value. Leave it out."
+_ADVICE = {
+    "loss": _BY_GOAL.replace("{goal}", "Untargeted(y, vd.losses.dlr)"),
+    "criterion": _BY_GOAL.replace("{goal}", "Targeted(classes)"),
+    "rel_stepsize": "Steps are in pixel values. Write step_size=rel_stepsize * eps.",
+    "bounds": "Pixels lie in [0, 1]. Leave it out.",
+    "verbose": "Attacks print nothing. Leave it out.",
+} | dict.fromkeys(("rho", "alpha_max", "eta", "beta", "resc_schedule", "rescale_schedule"), _PUBLISHED)
 
 
 class Attack(ABC):
@@ -145,6 +157,8 @@ def _line_to_write(
     ours = {_OUR_NAMES.get(key, key): value for key, value in settings.items()}
     kept = ", ".join(f"{key}={_as_text(value)}" for key, value in ours.items() if key in known)
     eps = next((settings[key] for key in ("eps", "epsilon") if key in settings), None)
+    if advised := [key for key in foreign if key in _ADVICE]:
+        return f"{name} has no setting {advised[0]!r}. {_ADVICE[advised[0]].format(name=name)}"
     if unknown := [key for key in foreign if key not in _ELSEWHERE and _OUR_NAMES.get(key) not in known]:
         return f"{name} has no setting {unknown[0]!r}. Its settings are {', '.join(known)}."
     return f'{wrong}. Write {name}({kept})(model, x, y, "{suggested_threat(settings.get("norm"), eps)}").'

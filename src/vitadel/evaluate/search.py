@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Attack, AttackResult, Engine, IterativeAttack, Model
+from vitadel.attacks import Attack, AttackResult, Engine, IterativeAttack
 from vitadel.attacks.engine.precision import FALLBACK, in_precision, search_model
 from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
 from vitadel.attacks.isolation import isolated
-from vitadel.attacks.oracle import Oracle, in_own_precision
+from vitadel.attacks.oracle import Model, Oracle, in_own_precision
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.oom import in_batches

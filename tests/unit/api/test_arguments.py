@@ -167,3 +167,47 @@ def test_recipes_print_pixels_as_fractions_of_255() -> None:
     values = {leaf.path: leaf.value for leaf in vd.recipes.leaves(recipe)}
     assert (values["objective.threat.eps"], values["objective.attack.step_size"]) == ("24/255", "12/255")
     assert _text(1 / 3) == "1/3"
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "end"),
+    [
+        ("APGD", "loss", 'Write APGD()(model, x, vd.goals.Untargeted(y, vd.losses.dlr), "linf:8/255").'),
+        ("PGD", "criterion", 'Write PGD()(model, x, vd.goals.Targeted(classes), "linf:8/255").'),
+        ("APGD", "rho", "It is fixed to the published value. Leave it out."),
+        ("FAB", "alpha_max", "It is fixed to the published value. Leave it out."),
+        ("PGD", "abs_stepsize", 'Write PGD(step_size=1)(model, x, y, "linf:8/255").'),
+        ("PGD", "rel_stepsize", "Steps are in pixel values. Write step_size=rel_stepsize * eps."),
+        ("PGD", "verbose", "Attacks print nothing. Leave it out."),
+    ],
+)
+def test_settings_of_other_libraries_that_no_attack_has(name: str, setting: str, end: str) -> None:
+    text = message(lambda: getattr(api.attacks, name)(**{setting: 1}))
+    assert text.startswith(f"{name} has no setting {setting!r}. ")
+    assert text.endswith(end)
+
+
+def test_the_text_of_an_attack_alone_has_no_loss() -> None:
+    assert message(lambda: vd.attacks.parse_attack("apgd:loss=dlr")) == (
+        "'apgd:loss=dlr' holds settings alone, and a goal holds the loss. Leave it out, and attack with "
+        "vd.goals.Untargeted(y, loss) or vd.goals.Targeted(classes)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("Model", "models"),
+        ("wrap", "models"),
+        ("dlr", "losses"),
+        ("Recipe", "recipes"),
+        ("Context", "evaluate"),
+        ("PGD", "attacks"),
+        ("AWP", "objectives"),
+    ],
+)
+def test_names_of_packages_are_pointed_to(name: str, package: str) -> None:
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'. Write vd.{package}.{name}$"):
+        getattr(vd, name)
+    assert hasattr(getattr(vd, package), name)
+    assert not hasattr(vd.attacks, "Model")
