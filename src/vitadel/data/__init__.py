@@ -9,7 +9,6 @@ from vitadel.data.integrity import (
     check,
     missing,
     missing_corrupted,
-    readable,
     unreadable,
     without,
 )
@@ -53,7 +52,6 @@ __all__ = [
     "parse_spec",
     "part_wnids",
     "read_ahead",
-    "readable",
     "unreadable",
     "without",
     "wnids",

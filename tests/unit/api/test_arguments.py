@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import vitadel as vd
+from vitadel.api.catalog import CATALOGS
 from vitadel.api.evaluate import DEFAULT_THREAT, as_suites
 from vitadel.api.sweep import as_sweep
 from vitadel.core.errors import UsageError
@@ -211,3 +212,17 @@ def test_names_of_packages_are_pointed_to(name: str, package: str) -> None:
         getattr(vd, name)
     assert hasattr(getattr(vd, package), name)
     assert not hasattr(vd.attacks, "Model")
+
+
+def test_help_stands_on_its_own() -> None:
+    """No table, formula or other recipe is referred to that the page does not show."""
+    pages = [(kind, CATALOGS[kind].page(name)) for kind, name in _NAMED]
+    texts = {kind: " ".join([page.text, page.details, *(one.about for one in page.settings)]) for kind, page in pages}
+    assert "in the table above" not in texts["scalings"]
+    assert "draw by draw." in texts["studies"]
+    for name, make in vd.recipes.RECIPES.items():
+        assert not (make.__doc__ or "").startswith(("The same", "Its ")), name
+    assert "see `expect`" not in texts["recipes"]
+
+
+_NAMED = [("scalings", "aas"), ("studies", "lesion"), ("recipes", "digits-adversarial")]
