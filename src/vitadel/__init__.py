@@ -94,14 +94,22 @@ def __dir__() -> list[str]:
     return [*__all__, "__version__"]
 
 
+def _without_types(signature: inspect.Signature) -> inspect.Signature:
+    """Names and defaults alone: `help` shows no signature of a package, and types are in the text."""
+    empty = inspect.Signature.empty
+    plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+    return signature.replace(parameters=plain, return_annotation=empty)
+
+
 class _CallablePackage(ModuleType):
     # a package that can be called as the function of its name; both are documented where the name is looked up
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
         name = self.__name__.rpartition(".")[2]
-        function = inspect.getdoc(_function(name))
-        return f"{function}\n\nThis is also the package `{self.__name__}`. {vars(self)['__doc__']}"
+        title, _, rest = (inspect.getdoc(_function(name)) or "").partition("\n\n")
+        call = f"{name}{_without_types(self.__signature__)}"
+        return f"{title}\n\n{call}\n\n{rest}\n\nThis is also the package `{self.__name__}`. {vars(self)['__doc__']}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return _function(self.__name__.rpartition(".")[2])(*args, **kwargs)

@@ -70,6 +70,7 @@ def analyze(
     seed: int = 0,
     batch_size: int | None = None,
     preprocess: str | Preprocess | None = None,
+    skip_unreadable: bool = False,
     progress: bool | Notify | None = None,
     command: str | None = None,
     **options: Unpack[ModelOptions],
@@ -86,6 +87,7 @@ def analyze(
         seed: Seeds all random numbers.
         batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
         preprocess: How images are prepared; by default as in the run that trained the model.
+        skip_unreadable: Leave out images that cannot be read, and count them.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
         command: What the manifest records as the command.
         **options: How a model given as text is loaded: `num_classes`, `image_size`, `patch_size`, `mean`, `std`,
@@ -107,7 +109,7 @@ def analyze(
     if threat is not None and not chosen.needs_threat:
         name = study.partition(":")[0] if isinstance(study, str) else type(study).__name__
         raise UsageError(f"the study {name} attacks nothing, got {spelled('threat', threat)}. Leave it out.")
-    job = Job.prepare(model, data, split=split, preprocess=preprocess, **options)
+    job = Job.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
     _check(chosen, job, radius)
     parts = {"study": chosen, **({"threat": radius} if chosen.needs_threat else {}), "seed": seed}
     claimed = job.claim(run, "analyze", parts, command)

@@ -12,7 +12,7 @@ from vitadel.api.arguments import RENAMED, progress_of
 from vitadel.api.job import Job, refuse_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import Evaluation
-from vitadel.attacks import ATTACKS, Attack, Engine, Scaling
+from vitadel.attacks import ATTACKS, Attack, Engine, NamedAttack, Scaling
 from vitadel.attacks.parsing import notation, parse_attack_and_goal, parse_scaling
 from vitadel.core.errors import UsageError, quoted, spelled, unknown
 from vitadel.core.numeric import check_seed
@@ -23,7 +23,6 @@ from vitadel.evaluate import (
     SUITES,
     AttackSuite,
     Context,
-    NamedAttack,
     Suite,
     SuiteWithFiles,
     evaluate_suite,

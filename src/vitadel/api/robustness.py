@@ -14,12 +14,12 @@ from vitadel.api.data import default_preprocess, load_data
 from vitadel.api.evaluate import DEFAULT_THREAT, SuiteLike, as_suites
 from vitadel.api.models import load_model
 from vitadel.api.results import Robustness
-from vitadel.attacks import Engine, Scaling
+from vitadel.attacks import Engine, NamedAttack, Scaling
 from vitadel.attacks.parsing import parse_scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.progress import Notify
 from vitadel.data import Split
-from vitadel.evaluate import AttackSuite, Context, MemoryStore, NamedAttack, TensorImages, evaluate_suite
+from vitadel.evaluate import AttackSuite, Context, MemoryStore, TensorImages, evaluate_suite
 from vitadel.evaluate.adversarial_images import IMAGES
 from vitadel.evaluate.attention_scaling import factors_of
 from vitadel.evaluate.search import is_randomized

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Set
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import FGSM, Attack, Engine
+from vitadel.attacks import FGSM, Attack, Engine, NamedAttack
 from vitadel.attacks.isolation import frozen
 from vitadel.core.oom import in_batches
 from vitadel.data import Split
 from vitadel.evaluate.context import Context
-from vitadel.evaluate.search import NamedAttack, Search, classify, run_attack
+from vitadel.evaluate.search import Search, classify, run_attack
 from vitadel.goals import Untargeted
 from vitadel.models import Adapted, Model, with_head
 from vitadel.threats import Threat

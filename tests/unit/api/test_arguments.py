@@ -1,5 +1,6 @@
 """Arguments that a function does not have, or that contradict each other, are refused with what to write instead."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +227,21 @@ def test_help_stands_on_its_own() -> None:
 
 
 _NAMED = [("scalings", "aas"), ("studies", "lesion"), ("recipes", "digits-adversarial")]
+
+
+def test_help_of_a_callable_package_shows_how_it_is_called() -> None:
+    """A package has no signature of its own for `help` to show, so defaults would be invisible."""
+    lines = str(vd.evaluate.__doc__).split("\n\n")
+    assert lines[1].startswith(
+        "evaluate(model, data, suites='quick', *, run, threat='linf:8/255', split='test', seed=0,"
+    )
+    assert str(vd.train.__doc__).split("\n\n")[1].startswith("train(recipe, run, ")
+
+
+def test_attack_takes_the_options_of_evaluate() -> None:
+    from vitadel.cli.evaluate import attack, evaluate
+
+    shared, own = (inspect.signature(one).parameters for one in (evaluate, attack))
+    assert list(shared) == list(own)
+    assert {name for name in own if own[name] != shared[name]} == {"suites"}
+    assert own["suites"].default is inspect.Parameter.empty

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from vitadel.attacks import FGSM, PGD, AutoAttack, AutoAttackPlus, AutoAttackRand, Scaling
+from vitadel.attacks import FGSM, PGD, AutoAttack, AutoAttackPlus, AutoAttackRand, NamedAttack, Scaling
 from vitadel.attacks.attention_scaling.attack import rescale_model
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, require_taps
 from vitadel.attacks.oracle import zero_gradient_flags
@@ -34,7 +34,7 @@ from vitadel.evaluate.attention_scaling import (
 )
 from vitadel.evaluate.context import FLAGS, Context, callers_modes_off
 from vitadel.evaluate.images import skipped_flags
-from vitadel.evaluate.search import CLEAN, COSTS, NamedAttack, Search, classify, is_randomized, run_attack
+from vitadel.evaluate.search import CLEAN, COSTS, Search, classify, is_randomized, run_attack
 from vitadel.evaluate.store import ResultStore, Row
 from vitadel.evaluate.suites.base import Suite, run_suite, threat_needed
 from vitadel.losses import margin
@@ -177,7 +177,7 @@ def _stages(attack: NamedAttack, threat: Threat) -> tuple[NamedAttack, ...]:
         return (attack,)
     if attack.target is not None:
         raise UsageError("AutoAttack chooses its targets itself. Leave `target` out.")
-    return tuple(NamedAttack(stage.name, stage.attack, stage.loss) for stage in attack.attack.stages(threat))
+    return attack.attack.stages(threat)
 
 
 # ------------------------------------------------------------------------ rows
