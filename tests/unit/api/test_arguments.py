@@ -1,11 +1,13 @@
 """Arguments that a function does not have, or that contradict each other, are refused with what to write instead."""
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -245,3 +247,20 @@ def test_attack_takes_the_options_of_evaluate() -> None:
     assert list(shared) == list(own)
     assert {name for name in own if own[name] != shared[name]} == {"suites"}
     assert own["suites"].default is inspect.Parameter.empty
+
+
+def test_a_study_can_leave_out_unreadable_images_too(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for label in ("a", "b"):
+            (tmp_path / split / label).mkdir(parents=True)
+            Image.new("RGB", (8, 8), (40, 80, 120)).save(tmp_path / split / label / "1.png")
+    (tmp_path / "test" / "b" / "broken.png").write_bytes(b"\x89PNG\r\n")
+    options: dict[str, Any] = {"depth": 1, "embed_dim": 32, "num_heads": 2}
+    model = vd.load_model("timm:test_vit", num_classes=2, image_size=8, patch_size=2, options=options)
+    data, run = f"folder:{tmp_path}", tmp_path / "run"
+    assert "broken.png" in message(
+        lambda: vd.analyze(model, data, "lesion:draws=0", run=tmp_path / "no", progress=False)
+    )
+    vd.analyze(model, data, "lesion:draws=0", run=run, skip_unreadable=True, progress=False)
+    skipped = json.loads((run / "manifest.json").read_text())["parts"]["skipped"]
+    assert skipped == ["test/b/broken.png: cannot be read"]
