@@ -61,6 +61,8 @@ _FUNCTIONS = {
     "sweep": "sweep",
     "train": "train",
 }
+# where a name that is not here is looked for
+_HINTED = ("attacks", "goals", "threats", "losses", "objectives", "models", "recipes", "data", "evaluate", "analyze")
 _ONLY_FUNCTIONS = ("load_data", "load_model", "robustness", "sweep")
 
 
@@ -81,17 +83,22 @@ def __getattr__(name: str) -> Any:
 
 
 def _hint(name: str) -> str:
-    """Names the package of a class of attacks, goals, threats or losses that is looked up here."""
-    if not name[0].isupper():  # a tool that looks up special names must not import everything
+    """Where a class or function is, for those who look it up here."""
+    if name.startswith("_"):  # a tool that looks up special names must not import everything
         return ""
-    packages = (
-        package for package in ("attacks", "goals", "threats", "objectives") if hasattr(_package(package), name)
-    )
+    packages = (package for package in _HINTED if name in _package(package).__all__)
     return next((f". Write vd.{package}.{name}" for package in packages), "")
 
 
 def __dir__() -> list[str]:
     return [*__all__, "__version__"]
+
+
+def _without_types(signature: inspect.Signature) -> inspect.Signature:
+    """Names and defaults alone: `help` shows no signature of a package, and types are in the text."""
+    empty = inspect.Signature.empty
+    plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
+    return signature.replace(parameters=plain, return_annotation=empty)
 
 
 class _CallablePackage(ModuleType):
@@ -100,8 +107,9 @@ class _CallablePackage(ModuleType):
     @property
     def __doc__(self) -> str:  # type: ignore[override]
         name = self.__name__.rpartition(".")[2]
-        function = inspect.getdoc(_function(name))
-        return f"{function}\n\nThis is also the package `{self.__name__}`. {vars(self)['__doc__']}"
+        title, _, rest = (inspect.getdoc(_function(name)) or "").partition("\n\n")
+        call = f"{name}{_without_types(self.__signature__)}"
+        return f"{title}\n\n{call}\n\n{rest}\n\nThis is also the package `{self.__name__}`. {vars(self)['__doc__']}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return _function(self.__name__.rpartition(".")[2])(*args, **kwargs)

@@ -182,7 +182,7 @@ def test_models_without_gates_are_refused(vitadel: Command, trained: Path, gated
     assert "reads the gates of a TORA model" in err
     code, _, err = vitadel("analyze", "tora-gates", gated, *words, "--threat", "linf:8/255")
     assert (code, err.count("\n")) == (2, 1)
-    assert "the study tora-gates attacks nothing, got --threat linf:8/255. Leave it out" in err
+    assert 'the study tora-gates attacks nothing, got threat="linf:8/255" (--threat linf:8/255). Leave it out' in err
     assert "has 2 blocks" in vitadel("analyze", "tora-gates:blocks=7", gated, *words)[2]
     assert not (tmp_path / "run").exists()
 

@@ -26,7 +26,7 @@ def test_unknown_arguments_are_refused(vitadel: Command, trained: Path, tmp_path
     assert "unknown setting of TrainingConfig 'epoch'" in mistake(
         vitadel("train", "digits-standard", "--set", "plan.epoch=3", *run)
     )
-    assert "unknown suite 'quik'. Did you mean 'quick'" in mistake(
+    assert "unknown suite or attack 'quik'. Did you mean 'quick'" in mistake(
         vitadel("evaluate", trained, "--data", "digits", "--suite", "quik", *run)
     )
     evaluate = ("evaluate", trained, "--data", "digits[:8]", *run)

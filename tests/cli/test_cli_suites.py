@@ -161,8 +161,8 @@ def test_commas_separate_suites_and_settings() -> None:
         SUITES["clean"],
     ]
     for text, message in {
-        "corrupt": "unknown suite 'corrupt'. Did you mean 'corruptions'?",
-        "": "unknown suite ''",
+        "corrupt": "unknown suite or attack 'corrupt'. Did you mean 'corruptions'?",
+        "": "unknown suite or attack ''",
         "quick:steps=3": "the suite quick runs attacks and has no settings",
         "quick,steps=3": "the suite quick runs attacks and has no settings",
         "corruptions:severity=3": "unknown setting of corruptions 'severity'. Did you mean 'severities'?",
@@ -193,8 +193,12 @@ def test_invalid_arguments_are_refused(vitadel: Command, model: Path, trained: P
     assert "Write --data imagenet-r:DIR" in error_of("imagenet-r")
     assert "at least 16 px a side, got 8" in error_of("corruptions", of=trained)
     assert "needs other models" in error_of("transfer")
-    assert "--keep-images is about suites of attacks" in error_of("gray-level", "digits[:4]", "--keep-images")
-    assert "--scaling is about suites of attacks" in error_of("spatial", "digits[:4]", "--scaling", "aas")
+    assert "keep_images=True (--keep-images) is about suites of attacks" in error_of(
+        "gray-level", "digits[:4]", "--keep-images"
+    )
+    assert 'scaling="aas" (--scaling aas) is about suites of attacks' in error_of(
+        "spatial", "digits[:4]", "--scaling", "aas"
+    )
     assert not (tmp_path / "run").exists()
 
 

@@ -63,7 +63,6 @@ def test_errors_are_one_line_and_leave_no_files(vitadel: Command, tmp_path: Path
         (SWEEP, "a sweep needs something to vary"),
         ((*SWEEP, "--axis", "plan.epoch=1"), "unknown setting of TrainingConfig 'epoch'"),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quik"), "unknown suite 'quik'. Did you mean 'quick'"),
-        ((*SWEEP, "--axis", "seed=0", "--suite", "quick"), "suite 'quick' attacks, so it needs a threat"),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quick", "--threat", "lnf:1"), "unknown threat 'lnf'"),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quick", "--threat", "l2:1000"), "allows every image of shape"),
         ((*SWEEP, "--axis", "preprocess=squash:8,squash:99999999"), "Squash.size must lie in [1, 4096], got 99999999"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Square, Stage, cosine, linear
+from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Attack, AutoAttack, NamedAttack, Square, cosine, linear
 from vitadel.losses import cross_entropy, margin
 from vitadel.threats import L1, L2, Linf, Threat
 
@@ -25,12 +25,12 @@ class Cascade(AutoAttack):
 
     __slots__ = ()
 
-    def stages(self, threat: Threat) -> tuple[Stage, ...]:
+    def stages(self, threat: Threat) -> tuple[NamedAttack, ...]:
         return (
-            Stage("apgd-ce", APGD(steps=2), cross_entropy),
-            Stage("apgd-t", APGD(steps=2, targets=2), margin),
-            Stage("fab-t", FAB(steps=2, targets=2), margin),
-            Stage("square", Square(queries=3), margin),
+            NamedAttack("apgd-ce", APGD(steps=2), cross_entropy),
+            NamedAttack("apgd-t", APGD(steps=2, targets=2), margin),
+            NamedAttack("fab-t", FAB(steps=2, targets=2), margin),
+            NamedAttack("square", Square(queries=3), margin),
         )
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import APGD, FAB, AutoAttack, AutoAttackPlus, AutoAttackRand, IterativeAttack, Square, Stage
+from vitadel.attacks import APGD, FAB, AutoAttack, AutoAttackPlus, AutoAttackRand, IterativeAttack, NamedAttack, Square
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Untargeted
@@ -49,7 +49,7 @@ GRAY = torch.full((1, 1, 2, 2), 0.5, dtype=torch.float64)
 LABEL = torch.tensor([0])
 
 
-def evaluations(stage: Stage, threat: Threat, classes: int) -> int:
+def evaluations(stage: NamedAttack, threat: Threat, classes: int) -> int:
     """How many points a stage evaluates for a robust image."""
     assert isinstance(stage.attack, IterativeAttack)
     return stage.attack.restarts * stage.attack.num_branches(classes) * stage.attack.num_steps(threat)
@@ -145,11 +145,11 @@ class ThreeStages(AutoAttack):
 
     __slots__ = ()
 
-    def stages(self, threat: Threat) -> tuple[Stage, ...]:
+    def stages(self, threat: Threat) -> tuple[NamedAttack, ...]:
         return (
-            Stage("apgd-ce", APGD(steps=2 if isinstance(threat, L2) else 4), cross_entropy),
-            Stage("fab-t", FAB(steps=2, targets=1), margin),
-            Stage("square", Square(queries=40), margin),
+            NamedAttack("apgd-ce", APGD(steps=2 if isinstance(threat, L2) else 4), cross_entropy),
+            NamedAttack("fab-t", FAB(steps=2, targets=1), margin),
+            NamedAttack("square", Square(queries=40), margin),
         )
 
 

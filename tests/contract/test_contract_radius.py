@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor, nn
 
-from vitadel.attacks import APGD, ATTACKS, FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Square, Stage, cosine, linear
+from vitadel.attacks import APGD, ATTACKS, FAB, FGSM, GAMA, PGD, Attack, AutoAttack, NamedAttack, Square, cosine, linear
 from vitadel.goals import Goal, Targeted, Untargeted
 from vitadel.losses import LOSSES, Loss
 from vitadel.threats import L1, L2, Linf, Threat, with_eps
@@ -28,12 +28,12 @@ class Cascade(AutoAttack):
 
     __slots__ = ()
 
-    def stages(self, threat: Threat) -> tuple[Stage, ...]:
+    def stages(self, threat: Threat) -> tuple[NamedAttack, ...]:
         return (
-            Stage("apgd-ce", APGD(steps=10), LOSSES["ce"]),
-            Stage("apgd-t", APGD(steps=10, targets=2), LOSSES["margin"]),
-            Stage("fab-t", FAB(steps=20, targets=2), LOSSES["margin"]),
-            Stage("square", Square(queries=10), LOSSES["margin"]),
+            NamedAttack("apgd-ce", APGD(steps=10), LOSSES["ce"]),
+            NamedAttack("apgd-t", APGD(steps=10, targets=2), LOSSES["margin"]),
+            NamedAttack("fab-t", FAB(steps=20, targets=2), LOSSES["margin"]),
+            NamedAttack("square", Square(queries=10), LOSSES["margin"]),
         )
 
 

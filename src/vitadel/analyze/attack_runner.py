@@ -89,7 +89,9 @@ def run_attack(
         queue = WorkQueue(RandomStreams.of(seed, tried.to(ctx.device)), num_classes, fetch)
         engine = ctx.engine.on(ctx.device, ctx.images.images(tried[:1]).numel())
         with isolated(target, seed, ctx.device):
-            for finished in engine.run(attack, oracle, queue, threat, oracle):
+            # the model that is attacked judges itself, which needs a pass only where iterates may leave the threat
+            judge = oracle if attack.may_leave_threat else None
+            for finished in engine.run(attack, oracle, queue, threat, judge):
                 for one in finished:
                     columns = ("success", "forwards", "backwards", "zero_gradients", "seconds")
                     yield missing[one.index], {column: getattr(one, column) for column in columns}

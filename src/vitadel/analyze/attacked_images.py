@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitadel.attacks import PGD
 from vitadel.core import stats
 from vitadel.core.numeric import Range
 from vitadel.threats import Threat, bounds_each_pixel
 
-_SIDE = 112  # pixels of a small picture
 _LUMA = (0.299, 0.587, 0.114)
 
 
@@ -65,15 +64,6 @@ def gray(x: Tensor) -> Tensor:
     """[B, 1, H, W]: the brightness of images in color."""
     weights = torch.tensor(_LUMA if x.shape[1] == 3 else [1 / x.shape[1]] * x.shape[1])
     return (x.float() * weights.view(1, -1, 1, 1)).sum(1, keepdim=True)
-
-
-def small(image: Tensor) -> Tensor:
-    """An image [C, H, W] of at most 112 pixels a side, as reports show many of them."""
-    side = max(image.shape[-2:])
-    if side <= _SIDE:
-        return image
-    height, width = (max(1, round(length * _SIDE / side)) for length in image.shape[-2:])
-    return nn.functional.adaptive_avg_pool2d(image, (height, width))
 
 
 def how_stretched(threat: Threat, stretch: Stretch, sign: Sign) -> str:

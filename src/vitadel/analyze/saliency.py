@@ -23,7 +23,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
 from vitadel.core.oom import in_batches
 from vitadel.evaluate.context import Batch, Context
-from vitadel.evaluate.images import Images
+from vitadel.evaluate.images import Images, thumbnail
 from vitadel.evaluate.store import TableRows
 from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Picture, Pictures, Scale, Table
 from vitadel.runs.schema import StudyRecord
@@ -81,7 +81,7 @@ class Saliency:
                 maps["attacked"][Method.EIGENCAM] = with_matching_sign(*cams)
             shown = [
                 {
-                    "attacked": packed((255 * attacked_images.small(x_adv)).round().byte()),
+                    "attacked": packed((255 * thumbnail(x_adv)).round().byte()),
                     **{f"{when} {m.value}": packed(maps[when][m][place]) for when in _WHEN for m in maps_of.methods},
                 }
                 if index < self.images
@@ -127,7 +127,7 @@ class Saliency:
         x, labels = images.images(torch.arange(count)).cpu(), images.labels[:count].tolist()
         cells = []
         for index, shown in enumerate(rows["shown"][:count]):
-            clean, attacked = attacked_images.small(x[index]), unpacked(shown["attacked"]).float() / 255
+            clean, attacked = thumbnail(x[index]), unpacked(shown["attacked"]).float() / 255
             line = [
                 Picture.of(clean.numpy(), note=f"predicted {rows['prediction clean'][index]}"),
                 Picture.of(attacked.numpy(), note=f"predicted {rows['prediction attacked'][index]}"),

@@ -22,12 +22,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from vitadel.analyze.attacked_images import small
 from vitadel.analyze.layers import outputs_of
 from vitadel.attacks.isolation import isolated
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, check_ranges
 from vitadel.evaluate.context import Batch, Context
+from vitadel.evaluate.images import thumbnail
 from vitadel.models import AdaptedViT, Model, family_of
 from vitadel.runs.exhibits import Exhibit, Line, Lines, Picture, Pictures, Table
 from vitadel.runs.schema import StudyRecord
@@ -150,7 +150,7 @@ def _shares_of(ctx: Context, x: Tensor) -> Tensor:
 
 
 def _maps(shown: Batch, shares_BLhw: Tensor, blocks: Sequence[int], name: str, over: str) -> Pictures:
-    images = [small(x) for x in shown.x.cpu()]
+    images = [thumbnail(x) for x in shown.x.cpu()]
     reach, word = _reach(shares_BLhw), _ADAPTERS[name]
     return Pictures(
         f"Share of the {word} adapter",

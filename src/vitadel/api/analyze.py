@@ -10,12 +10,12 @@ from vitadel import threats
 from vitadel.analyze import STUDIES, Study, run_study
 from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT
-from vitadel.api.job import Job
+from vitadel.api.job import Job, refuse_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import ShortTable, without_arrays
 from vitadel.attacks import Engine
 from vitadel.attacks.parsing import notation
-from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.errors import UsageError, spelled, unknown_name_error
 from vitadel.core.numeric import Count, check_number, check_seed
 from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import split_name, with_settings
@@ -70,6 +70,7 @@ def analyze(
     seed: int = 0,
     batch_size: int | None = None,
     preprocess: str | Preprocess | None = None,
+    skip_unreadable: bool = False,
     progress: bool | ProgressCallback | None = None,
     command: str | None = None,
     **options: Unpack[ModelOptions],
@@ -86,6 +87,7 @@ def analyze(
         seed: Seeds all random numbers.
         batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
         preprocess: How images are prepared; by default as in the run that trained the model.
+        skip_unreadable: Leave out images that cannot be read, and count them.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
         command: What the manifest records as the command.
         **options: How a model given as text is loaded: `num_classes`, `image_size`, `patch_size`, `mean`, `std`,
@@ -100,13 +102,14 @@ def analyze(
     Example:
         >>> analyze("runs/vit", "cifar10:DIR[:200]", "lesion", run="runs/lesion")
     """
+    refuse_options(analyze, options)
     check_seed(seed)
     check_number("batch_size", Count | None, batch_size)
     chosen, radius = as_study(study), threats.as_threat(threat or DEFAULT_THREAT)
     if threat is not None and not chosen.needs_threat:
         name = study.partition(":")[0] if isinstance(study, str) else type(study).__name__
-        raise UsageError(f"the study {name} attacks nothing, got --threat {threat}. Leave it out.")
-    job = Job.prepare(model, data, split=split, preprocess=preprocess, **options)
+        raise UsageError(f"the study {name} attacks nothing, got {spelled('threat', threat)}. Leave it out.")
+    job = Job.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
     _check(chosen, job, radius)
     parts = {"study": chosen, **({"threat": radius} if chosen.needs_threat else {}), "seed": seed}
     claimed = job.claim(run, "analyze", parts, command)

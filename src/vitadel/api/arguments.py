@@ -1,6 +1,7 @@
 """What the functions share: objects or their text, and advice for arguments of other libraries."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -14,26 +15,32 @@ if TYPE_CHECKING:
 
 
 def refuse_arguments(
-    function: str, given: Mapping[str, object], known: Sequence[str], elsewhere: Mapping[str, str]
+    function: Callable[..., object],
+    given: Mapping[str, object],
+    elsewhere: Mapping[str, str],
+    *,
+    options: Iterable[str] = (),
 ) -> None:
-    """Refuse keyword arguments that `function` does not have.
+    """Refuse keyword arguments that a function does not have.
 
     Args:
-        function: Its name, for the message.
+        function: The function; what it has is read from its signature.
         given: The arguments that were not expected.
-        known: The arguments that it has.
         elsewhere: For arguments of other libraries, what to write instead, with `{value}` for their value.
+        options: What the function takes by `**options`.
 
     Raises:
         UsageError: If there are any.
     """
+    parameters = inspect.signature(function).parameters.values()
+    known = [*(one.name for one in parameters if one.kind is not one.VAR_KEYWORD), *options]
     for name, value in given.items():
         if name in elsewhere:
             raise UsageError(
-                f"{function} has no argument {name!r}, got {name}={short_repr(value)}. "
+                f"{function.__name__} has no argument {name!r}, got {name}={short_repr(value)}. "
                 f"Write {elsewhere[name].format(value=value)}."
             )
-        raise unknown_name_error(f"argument of {function}", name, known)
+        raise unknown_name_error(f"argument of {function.__name__}", name, known)
 
 
 def refuse_norm_and_eps(
@@ -43,11 +50,11 @@ def refuse_norm_and_eps(
     norm, eps = other.pop("norm", None), other.pop("eps", other.pop("epsilon", None))
     if norm is None and eps is None:
         return threat
-    name = str(norm or "linf").lower()
-    radius = eps if isinstance(eps, int | float) else 8 / 255
-    text = f"{255 * radius:.6g}/255" if name == "linf" else f"{radius:.6g}"
+    from vitadel.threats import suggested_threat
+
+    given = ", ".join(f"{name}={value!r}" for name, value in (("norm", norm), ("eps", eps)) if value is not None)
     raise UsageError(
-        f'{function} takes norm and radius together, got norm={norm!r} and eps={eps!r}. Write threat="{name}:{text}".'
+        f'{function} takes norm and radius together, got {given}. Write threat="{suggested_threat(norm, eps)}".'
     )
 
 

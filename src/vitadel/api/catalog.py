@@ -137,7 +137,12 @@ def _prose(text: str) -> str:
     """The paragraphs that read well on a terminal: no formulas, no tables, no legends of shapes."""
     paragraphs = re.split(r"\n\s*\n", text.strip())
     skipped = re.compile(r"\.\. |[ =-]+$|Shape letters:|\s", re.M)
-    return "\n\n".join(one for one in paragraphs if not skipped.match(one) and ":math:" not in one and "===" not in one)
+    dropped = [bool(skipped.match(one)) or ":math:" in one or "===" in one for one in paragraphs]
+    kept = []
+    for one, is_dropped, next_is_dropped in zip(paragraphs, dropped, [*dropped[1:], False], strict=True):
+        if not is_dropped:  # a colon announces what is dropped
+            kept.append(f"{one.removesuffix(':')}." if next_is_dropped and one.endswith(":") else one)
+    return "\n\n".join(kept)
 
 
 def _first_lines(table: Mapping[str, Any]) -> list[Item]:

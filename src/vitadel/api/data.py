@@ -56,8 +56,7 @@ def load_data(
         >>> x.shape
         torch.Size([16, 3, 8, 8])
     """
-    known = ("image_size", "preprocess", "classes", "skip_unreadable", "holdout")
-    refuse_arguments("load_data", other, known, _ELSEWHERE)
+    refuse_arguments(load_data, other, _ELSEWHERE)
     if preprocess is not None and image_size is not None:
         raise UsageError(f"got both image_size={image_size} and preprocess={preprocess!r}. Give one of them.")
     chosen = default_preprocess(spec, image_size) if preprocess is None else preprocess

@@ -9,12 +9,12 @@ from torch import nn
 
 from vitadel import threats
 from vitadel.api.arguments import progress_of
-from vitadel.api.job import Job
+from vitadel.api.job import Job, refuse_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import Evaluation
-from vitadel.attacks import ATTACKS, Attack, Engine, Scaling
+from vitadel.attacks import ATTACKS, Attack, Engine, NamedAttack, Scaling
 from vitadel.attacks.parsing import notation, parse_attack_and_goal, parse_scaling
-from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.errors import UsageError, short_repr, spelled, unknown_name_error
 from vitadel.core.numeric import check_seed
 from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import split_name, with_settings
@@ -23,7 +23,6 @@ from vitadel.evaluate import (
     SUITES,
     AttackSuite,
     Context,
-    NamedAttack,
     Suite,
     SuiteWithFiles,
     evaluate_suite,
@@ -94,11 +93,12 @@ def evaluate(
     Example:
         >>> evaluate("runs/vit", "cifar10:DIR[:1000]", ["autoattack", "corruptions"], run="runs/vit-eval")
     """
+    refuse_options(evaluate, options)
     check_seed(seed)
     chosen = as_suites(suites)
     chosen_scaling = parse_scaling(scaling) if isinstance(scaling, str) else scaling
     if keep_images or scaling is not None:
-        _refuse_without_attacks(chosen, "--keep-images" if keep_images else "--scaling")
+        _refuse_without_attacks(chosen, spelled("keep_images") if keep_images else spelled("scaling", scaling))
     engine = Engine(batch_size=batch_size, precision=precision, compile=compile)
     radius = threats.as_threat(threat)
     job = Job.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
@@ -130,6 +130,11 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
             chosen += [_parse_suite(text) for text in _split_suites(one)]
         elif isinstance(one, Attack | NamedAttack):
             chosen.append(_of_attack(one))
+        elif isinstance(one, type) or not isinstance(one, Suite):
+            raise UsageError(
+                f"a suite is a name from `vitadel suites`, an attack, or an object with name, refuse, run, rows and "
+                f'summarize, got {short_repr(one)}. Write for example "autoattack" or vd.attacks.PGD().'
+            )
         else:
             chosen.append(one)
     names = [suite.name for suite in chosen]
@@ -175,7 +180,7 @@ def _parse_suite(text: str) -> Suite:
         return suite
     if name in ATTACKS:
         return attack_suite(text)
-    raise unknown_name_error("suite", name, SUITES)
+    raise unknown_name_error("suite or attack", name, {**SUITES, **ATTACKS})
 
 
 def _refuse_without_attacks(suites: Sequence[Suite], option: str) -> None:
@@ -192,7 +197,7 @@ def _check(suites: Sequence[Suite], job: Job, threat: Threat, scaling: Scaling |
         if own is not None and suite.name != own:
             raise UsageError(
                 f"the labels of {job.data.spec} are not the classes of a model, so {suite.name} does not apply to "
-                f"them. Write --suite {own}."
+                f"them. Write {own!r} as the suite (--suite {own})."
             )
         refuse_suite(suite, job.model, job.data, threat=threat, split=job.split, scaling=scaling)
 

@@ -1,7 +1,7 @@
 """A model and images that go together, and the run folder that is claimed for what is done with them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
@@ -10,7 +10,7 @@ from torch import nn
 
 from vitadel import data as datasets
 from vitadel import models
-from vitadel.api.arguments import device_of_text
+from vitadel.api.arguments import device_of_text, refuse_arguments, refuse_norm_and_eps
 from vitadel.api.data import as_preprocess, default_preprocess
 from vitadel.api.models import ModelOptions, load_model
 from vitadel.core.device import device_name
@@ -20,6 +20,26 @@ from vitadel.data import DataSet, Preprocess, Split
 from vitadel.evaluate import refuse_other_classes
 from vitadel.models import Model
 from vitadel.runs import ManifestRecord, Run
+
+_ELSEWHERE = {
+    "attack": "the attack as text or object in place of a suite",
+    "version": '"autoattack", "autoattack-plus" or "autoattack-rand" as the suite',
+    "bs": "batch_size={value}",
+    "n_examples": 'the data with "[:{value}]" at its end',
+    "options": "load_model(MODEL, options=...) and give the model",
+    "pretrained": "load_model(MODEL, pretrained={value}) and give the model",
+}
+
+
+def refuse_options(function: Callable[..., object], options: Mapping[str, object]) -> None:
+    """Refuse `**options` that say nothing about how a model is loaded, such as `norm=` and `eps=`.
+
+    Raises:
+        UsageError: If there are any: ignored, they would leave another threat in place without a word.
+    """
+    other = {name: value for name, value in options.items() if name not in ModelOptions.__annotations__}
+    refuse_norm_and_eps(function.__name__, None, other)
+    refuse_arguments(function, other, _ELSEWHERE, options=ModelOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +141,17 @@ def _model(model: str | Path | nn.Module, options: ModelOptions) -> Model:
     if not isinstance(model, nn.Module):
         options.setdefault("device", None)
         return load_model(model, keep_head=True, **options)
+    given = sorted(name for name, value in options.items() if value is not None and name != "device")
     if isinstance(model, Model):
-        if given := sorted(name for name, value in options.items() if value is not None and name != "device"):
+        if given:
             raise UsageError(f"the model is loaded already, got {', '.join(given)}. Give them to load_model instead.")
         loaded = model
-    else:  # as attack libraries take it: on pixels in [0, 1] by default
+    elif shape := [name for name in given if name not in ("mean", "std")]:
+        raise UsageError(
+            f"a network that is built already keeps its shape, got {', '.join(shape)}. Leave them out: they are for a "
+            "model that is given as text."
+        )
+    else:  # as attack libraries take it: on pixels in [0, 1], unless said otherwise
         mean, std = options.get("mean"), options.get("std")
         loaded = load_model(model, mean=0.0 if mean is None else mean, std=1.0 if std is None else std)
     device = options.get("device")

@@ -40,7 +40,7 @@ class ModelOptions(TypedDict, total=False):
 
 
 def load_model(
-    model: str | Path | nn.Module = "",
+    model: str | Path | nn.Module | None = None,
     *,
     num_classes: int | None = None,
     image_size: int | None = None,
@@ -81,7 +81,9 @@ def load_model(
         >>> model(torch.rand(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
-    refuse_arguments("load_model", other, _ARGUMENTS, _ELSEWHERE)
+    refuse_arguments(load_model, other, _ELSEWHERE)
+    if model is None or model == "":
+        raise UsageError(f'load_model needs a model, got {model!r}. Write "timm:NAME", or name a folder or a file.')
     normalization = _normalization(mean, std)
     if isinstance(model, nn.Module):
         return _wrapped(model, normalization)
@@ -101,9 +103,6 @@ def load_model(
         normalization is None and models.normalization_is_unknown(model),
     )
     return loaded.to(device_of_text(device))
-
-
-_ARGUMENTS = tuple(name for name in load_model.__annotations__ if name not in ("return", "other"))
 
 
 def _wrapped(model: nn.Module, normalization: Normalization | None) -> Model:

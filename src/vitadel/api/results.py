@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vitadel.attacks import Factors
+from vitadel.core.errors import unknown_name_error
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy
 from vitadel.runs.schema import AttackRecord, Measure, SuiteRecord
@@ -56,8 +57,18 @@ class Evaluation:
         return len(self.records)
 
     def __getitem__(self, name: str) -> SuiteRecord:
-        """The record of this name, such as `quick-linf-8_255` or `corruptions`."""
-        return {record.name: record for record in self.records}[name]
+        """The record of this name, such as `quick-linf-8_255`; the suite's name will do where it has one record.
+
+        Raises:
+            UsageError: If there is no such record.
+        """
+        by_name = {record.name: record for record in self.records}
+        of_suite = [record for record in self.records if record.suite == name]
+        if name not in by_name and len(of_suite) == 1:
+            return of_suite[0]
+        if name not in by_name:
+            raise unknown_name_error("record of this evaluation", name, by_name)
+        return by_name[name]
 
     def to_dict(self) -> dict[str, object]:
         """Everything but pictures as plain JSON values."""

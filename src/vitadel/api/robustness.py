@@ -1,18 +1,20 @@
 """`vd.robustness`: the robustness of a model on images in memory."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from vitadel.api.arguments import progress_of, refuse_arguments, refuse_norm_and_eps
 from vitadel.api.data import default_preprocess, load_data
-from vitadel.api.evaluate import SuiteLike, as_suites
+from vitadel.api.evaluate import DEFAULT_THREAT, SuiteLike, as_suites
 from vitadel.api.models import load_model
 from vitadel.api.results import Robustness
-from vitadel.attacks import Engine, Scaling
+from vitadel.attacks import Engine, NamedAttack, Scaling
 from vitadel.attacks.parsing import parse_scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.progress import ProgressCallback
@@ -41,7 +43,7 @@ def robustness(
     model: str | nn.Module,
     x: object,
     y: object = None,
-    threat: str | Threat = "linf:8/255",
+    threat: str | Threat | None = None,
     suite: "SuiteLike | Sequence[SuiteLike]" = "autoattack",
     *,
     seed: int = 0,
@@ -62,7 +64,7 @@ def robustness(
         x: Images [n, channels, height, width] as a tensor or an array; or a `DataLoader`, a split, or a data set as
             `load_data` takes it (its test images), and then no `y`.
         y: Labels [n].
-        threat: The threat model, such as `linf:8/255`, `l2:0.5` or `l1:12`.
+        threat: The threat model, such as `linf:8/255`, `l2:0.5` or `l1:12`; `linf:8/255` by default.
         suite: A name from `vitadel suites`, an attack such as `vd.attacks.PGD(steps=20)` or `pgd:steps=20`, or several
             attacks, one after the other on the images that are still robust.
         seed: Seeds all random numbers.
@@ -86,14 +88,16 @@ def robustness(
         41.3%
     """
     if isinstance(y, str) or (y is not None and not hasattr(y, "__len__") and not isinstance(y, Iterable)):
+        if threat is not None:
+            raise UsageError(f"robustness is within one threat, got {y!s} and {threat!s}. Leave one of them out.")
         y, threat = None, as_threat(y)  # type: ignore[arg-type]
     threat = refuse_norm_and_eps("robustness", threat, other) or threat
-    refuse_arguments("robustness", other, tuple(robustness.__annotations__), _ELSEWHERE)
+    refuse_arguments(robustness, other, _ELSEWHERE)
     net = model if isinstance(model, nn.Module) else load_model(model, keep_head=True, device=None)
     images, attacks = TensorImages(*_tensors(net, x, y)), _one_suite(suite)
     chosen = engine or Engine(batch_size=batch_size, precision=precision, compile=compile)
     wanted = parse_scaling(scaling) if isinstance(scaling, str) else scaling
-    radius = as_threat(threat)
+    radius = as_threat(threat or DEFAULT_THREAT)
     stores: dict[str, MemoryStore] = defaultdict(MemoryStore)
     with progress_of(progress) as notify:
         ctx = Context(net, images, threat=radius, seed=seed, engine=chosen, progress=notify)
@@ -128,7 +132,7 @@ def _adversarial_images(
 def _one_suite(suite: object) -> AttackSuite:
     """A suite of all the attacks, at one radius."""
     several: Any = suite if isinstance(suite, list | tuple) else [suite]
-    suites = [one for item in several for one in as_suites([item])]  # one by one: two attacks may have one name
+    suites = [one for item in several for one in as_suites([item])]  # one by one: all of attacks are called `attack`
     if others := [one.name for one in suites if not isinstance(one, AttackSuite)]:
         raise UsageError(
             f"robustness attacks images, and {others[0]} is no attack. Write vd.evaluate(..., {others[0]!r})."
@@ -137,15 +141,28 @@ def _one_suite(suite: object) -> AttackSuite:
     chosen = (
         attacks[0]
         if len(attacks) == 1
-        else AttackSuite("attacks", "", tuple(a for one in attacks for a in one.attacks))
+        else AttackSuite("attacks", "", _numbered([a for one in attacks for a in one.attacks]))
     )
     if len(chosen.eps_scales) > 1:
         raise UsageError(f"robustness is at one radius, and the suite {chosen.name!r} has several. Use `evaluate`.")
     return chosen
 
 
+def _numbered(attacks: Sequence[NamedAttack]) -> tuple[NamedAttack, ...]:
+    """The attacks, the second of one name called `pgd-2`."""
+    times: Counter[str] = Counter()
+    numbered = []
+    for attack in attacks:
+        times[attack.name] += 1
+        number = times[attack.name]
+        numbered.append(attack if number == 1 else replace(attack, name=f"{attack.name}-{number}"))
+    return tuple(numbered)
+
+
 def _tensors(model: nn.Module, x: object, y: object) -> tuple[Tensor, Tensor]:
     """Images and labels as tensors, from whatever holds them."""
+    if isinstance(x, str | Split | DataLoader) and y is not None:
+        raise UsageError(f"a {type(x).__name__} of images holds labels already, got y as well. Leave y out.")
     if isinstance(x, str):
         spec = getattr(model, "spec", None)
         x = load_data(x, preprocess=default_preprocess(x, None if spec is None else spec.image_size)).test

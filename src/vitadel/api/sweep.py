@@ -109,7 +109,7 @@ def sweep(
         overrides: Settings to change in all combinations.
         data: A data set in place of the recipe's.
         suite: Attacks to evaluate every combination with on the test images.
-        threat: The threat model of the suite.
+        threat: The threat model of the suite; linf:8/255 by default.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
         command: What the manifest records as the command.
 
@@ -159,13 +159,15 @@ def as_sweep(
     if published is None and isinstance(recipe, str) and recipe not in RECIPES:
         raise unknown_name_error("recipe", recipe, {**RECIPES, **SWEEPS})
     given = _axes(axes)
-    radius = threat or (published.threat if published else None)
+    attacks = _suite(suite)
+    default = DEFAULT_THREAT if attacks and attacks.attacks else None  # as `evaluate` has it
+    radius = threat or (published.threat if published else None) or default
     return Sweep(
         as_recipe(published.recipe if published else recipe),
         tuple(_replaced(published.axes, given) if published else given),
         (*(published.settings if published else ()), *_settings(overrides)),
         data,
-        _suite(suite),
+        attacks,
         threats.as_threat(radius) if radius and suite else None,
         published,
     )

@@ -32,9 +32,9 @@ _SPARSER, _MIN_STEP = 0.95, 0.1
 
 @dataclass(frozen=True, slots=True)
 class APGD(IterativeAttack):
-    r"""Auto-PGD (Croce & Hein 2020, arXiv:2003.01690), for sparse threats (L1) as in Croce & Hein 2021 (2103.01208).
+    r"""Auto-PGD (Croce & Hein 2020, arXiv:2003.01690), for sparse threats (L1) Croce & Hein 2021 (arXiv:2103.01208).
 
-    APGD-CE, APGD-DLR and so on by the loss of the goal; APGD-T with `targets`.
+    The goal holds the loss: with plain labels it is APGD-CE, with `Untargeted(y, dlr)` APGD-DLR; with `targets` APGD-T.
 
     ====================  =======================  ==========================================================
     paper                 here                     note
@@ -115,6 +115,7 @@ class APGD(IterativeAttack):
             "checkpoint_objective": zero_B,
             "num_increases": zero_B,
             "step_size": zero_B + 2 * ctx.threat.eps,
+            # condition 2 must not hold at the first checkpoint, which has none before it to compare with
             "halved": torch.ones_like(zero_B, dtype=torch.bool),
         }
 
@@ -131,7 +132,10 @@ class APGD(IterativeAttack):
         return query, {**state, "x": new, "x_old": x}
 
     def _gradient(self, model: Oracle, x: Tensor, goal: Goal) -> tuple[Tensor, Tensor, Tensor]:
-        """Objective, gradient and logits, averaged over the EOT samples of a randomized model."""
+        """Objective [B], gradient [B, C, H, W] and logits [B, K] as `Oracle.gradient` returns them, without a graph.
+
+        For a randomized model they are averages over its EOT samples.
+        """
         samples = [model.gradient(x, goal) for _ in range(self.eot_samples)]
         if self.eot_samples == 1:
             return samples[0]
@@ -234,7 +238,10 @@ def eps_phases(steps: int, use_larger_eps: bool) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=64)
 def _windows(steps: int, device: torch.device) -> Tensor:
-    """For every step the number of steps since the last checkpoint if it is one, else 0."""
+    """For every step the number of steps since the last checkpoint if it is one, else 0.
+
+    Of ten steps, with checkpoints 2, 3, ..., 10: 0, 0, 2, 1, ..., 1, 0.
+    """
     table = torch.zeros(steps + 2)
     for last, checkpoint in zip([0, *checkpoints(steps)], checkpoints(steps), strict=False):
         table[checkpoint] = checkpoint - last

@@ -12,58 +12,50 @@ from torch import Tensor
 from vitadel.attacks.apgd import APGD
 from vitadel.attacks.base import Attack
 from vitadel.attacks.fab import FAB
+from vitadel.attacks.named import NamedAttack
 from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.square import Square
 from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted
-from vitadel.losses import Loss, cross_entropy, dlr, margin
+from vitadel.losses import cross_entropy, dlr, margin
 from vitadel.threats import Threat
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One attack of AutoAttack and the loss it maximizes; one with `targets` has its own."""
-
-    name: str
-    attack: Attack
-    loss: Loss
-
-
-def standard(threat: Threat) -> tuple[Stage, ...]:
+def standard(threat: Threat) -> tuple[NamedAttack, ...]:
     """APGD-CE, APGD-T, FAB-T and Square; for sparse threats (L1) with more restarts, fewer targets and larger eps."""
     sparse = threat.sparse
     return (
-        Stage("apgd-ce", APGD(restarts=5 if sparse else 1, use_larger_eps=sparse), cross_entropy),
-        Stage("apgd-t", APGD(targets=5 if sparse else 9, use_larger_eps=sparse), margin),
-        Stage("fab-t", FAB(targets=9), margin),
-        Stage("square", Square(), margin),
+        NamedAttack("apgd-ce", APGD(restarts=5 if sparse else 1, use_larger_eps=sparse), cross_entropy),
+        NamedAttack("apgd-t", APGD(targets=5 if sparse else 9, use_larger_eps=sparse), margin),
+        NamedAttack("fab-t", FAB(targets=9), margin),
+        NamedAttack("square", Square(), margin),
     )
 
 
-def plus(threat: Threat) -> tuple[Stage, ...]:
+def plus(threat: Threat) -> tuple[NamedAttack, ...]:
     """APGD-CE, APGD-DLR and FAB with five restarts, Square, APGD-T and FAB-T."""
     sparse = threat.sparse
     return (
-        Stage("apgd-ce", APGD(restarts=5, use_larger_eps=sparse), cross_entropy),
-        Stage("apgd-dlr", APGD(restarts=5, use_larger_eps=sparse), dlr),
-        Stage("fab", FAB(restarts=5), margin),
-        Stage("square", Square(), margin),
-        Stage("apgd-t", APGD(targets=9, use_larger_eps=sparse), margin),
-        Stage("fab-t", FAB(targets=9), margin),
+        NamedAttack("apgd-ce", APGD(restarts=5, use_larger_eps=sparse), cross_entropy),
+        NamedAttack("apgd-dlr", APGD(restarts=5, use_larger_eps=sparse), dlr),
+        NamedAttack("fab", FAB(restarts=5), margin),
+        NamedAttack("square", Square(), margin),
+        NamedAttack("apgd-t", APGD(targets=9, use_larger_eps=sparse), margin),
+        NamedAttack("fab-t", FAB(targets=9), margin),
     )
 
 
-def rand(threat: Threat) -> tuple[Stage, ...]:
+def rand(threat: Threat) -> tuple[NamedAttack, ...]:
     """For randomized models: APGD-CE and APGD-DLR with 20 EOT samples per step."""
     sparse = threat.sparse
     return (
-        Stage("apgd-ce", APGD(eot_samples=20, use_larger_eps=sparse), cross_entropy),
-        Stage("apgd-dlr", APGD(eot_samples=20, use_larger_eps=sparse), dlr),
+        NamedAttack("apgd-ce", APGD(eot_samples=20, use_larger_eps=sparse), cross_entropy),
+        NamedAttack("apgd-dlr", APGD(eot_samples=20, use_larger_eps=sparse), dlr),
     )
 
 
-VERSIONS: dict[str, Callable[[Threat], tuple[Stage, ...]]] = {"standard": standard, "plus": plus, "rand": rand}
+VERSIONS: dict[str, Callable[[Threat], tuple[NamedAttack, ...]]] = {"standard": standard, "plus": plus, "rand": rand}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,7 @@ class AutoAttack(Attack):
         if self.version not in VERSIONS:
             raise unknown_name_error("version of AutoAttack", self.version, VERSIONS)
 
-    def stages(self, threat: Threat) -> tuple[Stage, ...]:
+    def stages(self, threat: Threat) -> tuple[NamedAttack, ...]:
         """Its attacks, in order; their budgets depend on whether the threat is sparse."""
         return VERSIONS[self.version](threat)
 

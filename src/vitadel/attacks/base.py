@@ -15,22 +15,34 @@ from vitadel.attacks.isolation import eval_without_weight_gradients, isolated
 from vitadel.attacks.oracle import CountingOracle, Model, Oracle, zero_gradient_flags
 from vitadel.attacks.result import AttackResult
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import check_seed
+from vitadel.core.numeric import check_seed, pixel_text
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Labels, as_goal
 from vitadel.losses import Loss, cross_entropy
-from vitadel.threats import Threat, as_threat
+from vitadel.threats import Threat, as_threat, suggested_threat
 
 # settings of other libraries and ours; a threat holds eps and the norm, a goal the target
 _ELSEWHERE = {"eps", "norm", "epsilon", "epsilons", "device", "targeted", "y_target"}
 _OUR_NAMES = {
     "alpha": "step_size",
     "eps_step": "step_size",
+    "abs_stepsize": "step_size",
     "eot_iter": "eot_samples",
     "n_queries": "queries",
     "n_restarts": "restarts",
     "n_target_classes": "targets",
 } | dict.fromkeys(("n_iter", "num_steps", "nb_iter", "iters", "max_iter", "iterations"), "steps")
+
+# settings of other libraries that no attack here has, and what to do instead
+_BY_GOAL = 'A goal holds it. Write {name}()(model, x, vd.goals.{goal}, "linf:8/255").'
+_PUBLISHED = "It is fixed to the published value. Leave it out."
+_ADVICE = {
+    "loss": _BY_GOAL.replace("{goal}", "Untargeted(y, vd.losses.dlr)"),
+    "criterion": _BY_GOAL.replace("{goal}", "Targeted(classes)"),
+    "rel_stepsize": "Steps are in pixel values. Write step_size=rel_stepsize * eps.",
+    "bounds": "Pixels lie in [0, 1]. Leave it out.",
+    "verbose": "Attacks print nothing. Leave it out.",
+} | dict.fromkeys(("rho", "alpha_max", "eta", "beta", "resc_schedule", "rescale_schedule"), _PUBLISHED)
 
 
 class Attack(ABC):
@@ -143,18 +155,17 @@ def _suggested_call(
 ) -> str:
     wrong = "an attack holds no model" if holds_model else f"{name} has no setting {foreign[0]!r}"
     ours = {_OUR_NAMES.get(key, key): value for key, value in settings.items()}
-    kept = ", ".join(f"{key}={value!r}" for key, value in ours.items() if key in known)
-    eps = next((settings[key] for key in ("eps", "epsilon") if isinstance(settings.get(key), int | float)), 8 / 255)
-    norm = str(settings.get("norm", "linf")).lower()
+    kept = ", ".join(f"{key}={_as_text(value)}" for key, value in ours.items() if key in known)
+    eps = next((settings[key] for key in ("eps", "epsilon") if key in settings), None)
+    if advised := [key for key in foreign if key in _ADVICE]:
+        return f"{name} has no setting {advised[0]!r}. {_ADVICE[advised[0]].format(name=name)}"
     if unknown := [key for key in foreign if key not in _ELSEWHERE and _OUR_NAMES.get(key) not in known]:
         return f"{name} has no setting {unknown[0]!r}. Its settings are {', '.join(known)}."
-    return f'{wrong}. Write {name}({kept})(model, x, y, "{norm}:{_as_text(eps)}").'
+    return f'{wrong}. Write {name}({kept})(model, x, y, "{suggested_threat(settings.get("norm"), eps)}").'
 
 
-def _as_text(eps: object) -> str:
-    number = float(str(eps))
-    levels = number * 255
-    return f"{round(levels)}/255" if abs(levels - round(levels)) < 1e-6 and levels >= 1 else f"{number:g}"
+def _as_text(value: object) -> str:
+    return pixel_text(value) if isinstance(value, float) else repr(value)
 
 
 def _at_least_float32(x0: Tensor) -> Tensor:

@@ -103,7 +103,16 @@ class Oracle:
             self._model = model
 
     def gradient(self, x: Tensor, goal: Goal) -> tuple[Tensor, Tensor, Tensor]:
-        """The goal's objective [B], its gradient with respect to the pixels, and the logits."""
+        """The goal's objective, its gradient with respect to the pixels, and the logits.
+
+        Args:
+            x: [B, C, H, W] pixels.
+            goal: The adversary's goal, for these images.
+
+        Returns:
+            Objective [B], gradient [B, C, H, W] in the precision of `x`, and logits [B, K] as a call returns them;
+            none of them has a graph.
+        """
         x = x.detach().requires_grad_()
         with torch.enable_grad():
             z_BK = self(x)

@@ -12,7 +12,7 @@ from vitadel.attacks.fgsm import FGSM
 from vitadel.attacks.gama import GAMA
 from vitadel.attacks.pgd import PGD, SCHEDULES, Schedule
 from vitadel.attacks.square import Square
-from vitadel.core.errors import unknown_name_error
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.numeric import parse_number
 from vitadel.core.settings import Notation, Reader, one_of, split_name, with_settings
 from vitadel.goals import TARGETS, Target
@@ -82,6 +82,11 @@ def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | No
     kind = ATTACKS[name]
     # AutoAttack's losses and targets are part of it
     about_goal = ("loss", "target") if goal_settings and not issubclass(kind, AutoAttack) else ()
+    if (wanted := [key for key, _ in settings if key in ("loss", "target")]) and not goal_settings:
+        raise UsageError(
+            f"{text!r} holds settings alone, and a goal holds the {wanted[0]}. Leave it out, and attack with "
+            "vd.goals.Untargeted(y, loss) or vd.goals.Targeted(classes)."
+        )
     goal = {key: str(value) for key, value in settings if key in about_goal}
     rest = [(key, value) for key, value in settings if key not in about_goal]
     attack = with_settings(kind(), rest, notation(name), also=about_goal)

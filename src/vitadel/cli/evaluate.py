@@ -1,6 +1,7 @@
 """`vitadel evaluate` and `vitadel attack`: suites of attacks, or one attack, with one row per image."""
 
-from typing import Annotated
+import inspect
+from typing import Annotated, Any
 
 import typer
 
@@ -63,39 +64,28 @@ def evaluate(
     call(evaluate, context.params)
 
 
-def attack(
-    context: typer.Context,
-    model: ModelArgument,
-    data: DataOption,
-    run: RunOption,
-    suites: Annotated[
-        str,
-        option(
-            "--attack",
-            ATTACK,
-            "NAME",
-            "NAME[:KEY=VALUE,...] from `vitadel attacks`, such as pgd:steps=40,loss=margin.",
-        ),
-    ],
-    threat: ThreatOption = "linf:8/255",
-    scaling: ScalingOption = None,
-    num_classes: NumClassesOption = None,
-    image_size: ImageSizeOption = None,
-    patch_size: PatchSizeOption = None,
-    mean: MeanOption = None,
-    std: StdOption = None,
-    split: SplitOption = "test",
-    preprocess: PreprocessOption = None,
-    skip_unreadable: SkipUnreadableOption = False,
-    seed: SeedOption = 0,
-    batch_size: BatchSizeOption = None,
-    precision: PrecisionOption = None,
-    compile: CompileOption = False,
-    device: DeviceOption = None,
-    keep_images: KeepImagesOption = False,
-    json: JsonOption = False,
-) -> None:
+AttackOption = Annotated[
+    str,
+    option(
+        "--attack", ATTACK, "NAME", "NAME[:KEY=VALUE,...] from `vitadel attacks`, such as pgd:steps=40,loss=margin."
+    ),
+]
+
+
+def attack(**options: Any) -> None:
     """Attack a model with a single attack and settings of your own, one row per image."""
     from vitadel.api.evaluate import attack_suite, evaluate
 
-    call(evaluate, context.params, suites=attack_suite(context.params["suites"]))
+    given = options["context"].params
+    call(evaluate, given, suites=attack_suite(given["suites"]))
+
+
+def _parameters_of_attack() -> inspect.Signature:
+    """Those of `evaluate`, with one attack, which must be named, in place of suites."""
+    signature = inspect.signature(evaluate)
+    one = {"suites": inspect.Parameter("suites", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=AttackOption)}
+    return signature.replace(parameters=list({**signature.parameters, **one}.values()))
+
+
+attack.__signature__ = _parameters_of_attack()  # type: ignore[attr-defined]
+attack.__annotations__ = {name: one.annotation for name, one in _parameters_of_attack().parameters.items()}

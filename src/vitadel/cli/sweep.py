@@ -24,7 +24,8 @@ def sweep(
         str | None, option("--suite", ATTACK, "NAME", "Attacks to evaluate each on the test images.")
     ] = None,
     threat: Annotated[
-        str | None, option("--threat", ATTACK, "NORM:EPS", "Norm and radius of the suite: linf:8/255, l2:0.5, l1:12.")
+        str | None,
+        option("--threat", ATTACK, "NORM:EPS", "Norm and radius of the suite: linf:8/255 (default), l2:0.5, l1:12."),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -43,6 +43,12 @@ def unknown_name_error(kind: str, got: str, known: Iterable[str], *, meant: str 
     return UsageError(f"unknown {kind} {short_repr(got)}.{hint} Known: {', '.join(names)}.")
 
 
+def spelled(option: str, value: object = True) -> str:
+    """An option as Python and as the command line spell it: `threat="linf:8/255" (--threat linf:8/255)`."""
+    flag = f"--{option.replace('_', '-')}" + ("" if value is True else f" {value}")
+    return f"{option}={value} ({flag})" if value is True else f'{option}="{value}" ({flag})'
+
+
 def short_reason(error: Exception) -> str:
     """One line with the reason why a library could not read a file.
 

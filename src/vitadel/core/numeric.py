@@ -154,6 +154,13 @@ def parse_number(text: str, what: str) -> float:
     return value
 
 
+def pixel_text(value: float) -> str:
+    """The shortest text that `parse_number` reads back: 8/255 rather than 0.0313725, 0.05 rather than 12.75/255."""
+    texts = [f"{value * 255:.6g}/255", f"{value:.6g}", repr(value)]
+    exact = [text for text in texts if math.isclose(parse_number(text, "number"), value, rel_tol=1e-9)]
+    return min(exact, key=len)
+
+
 def parse_int(text: str, what: str, *, more: str = "") -> int:
     """`12` or `-3` as an int of at most 64 bits.
 

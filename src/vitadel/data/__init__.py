@@ -9,7 +9,6 @@ from vitadel.data.integrity import (
     check,
     missing,
     missing_corrupted,
-    readable,
     unreadable,
     without,
 )
@@ -52,7 +51,6 @@ __all__ = [
     "parse_preprocess",
     "parse_spec",
     "read_ahead",
-    "readable",
     "subset_wnids",
     "unreadable",
     "without",

@@ -63,11 +63,6 @@ def check(dataset: DataSet, *, progress: Callable[[int], None] | None = None) ->
     return CheckReport(counts, tuple(faults))
 
 
-def readable(dataset: DataSet, name: str) -> DataSet:
-    """The data set with every unreadable image of one split left out and counted; every image is decoded once."""
-    return without(dataset, name, [fault.id for fault in unreadable(dataset.split(name))])
-
-
 def without(dataset: DataSet, name: str, ids: Sequence[str]) -> DataSet:
     """The data set with these images of one split left out and counted as unreadable."""
     split, left_out = dataset.split(name), set(ids)

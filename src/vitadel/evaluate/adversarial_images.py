@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, spelled
 from vitadel.core.files import write_atomically
 from vitadel.evaluate.context import Context, logits
 from vitadel.evaluate.images import Images
@@ -191,7 +191,7 @@ def read_adversarial_images(folder: Path | str, images: Images) -> dict[int, Ten
     """
     paths = sorted(Path(folder).glob("*.npz"))
     if not paths:
-        raise UsageError(f"there are no images in {folder}. Evaluate with --keep-images to have them kept.")
+        raise UsageError(f"there are no images in {folder}. Evaluate with {spelled('keep_images')} to have them kept.")
     result: dict[int, Tensor] = {}
     for path in paths:
         deltas = _deltas(path)

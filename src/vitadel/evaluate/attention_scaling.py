@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 
-from vitadel.attacks import Engine, Factors, Scaling
+from vitadel.attacks import Engine, Factors, NamedAttack, Scaling
 from vitadel.attacks.attention_scaling.attack import find_attack_factors, rescale_attack
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.evaluate.context import Context
 from vitadel.evaluate.images import Images
-from vitadel.evaluate.search import NamedAttack
 
 # how the name of an attack ends that learned from the rescaled model
 SCALED = "+scaled"

@@ -42,7 +42,8 @@ from vitadel.threats import Threat
 
 # pixel values, and images, that are read at a time
 _VALUES, _IMAGES = 40_000_000, 4096
-_FLAGS = "flags"
+# the table of the flags
+FLAGS = "flags"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -279,7 +280,7 @@ class Context:
     def add_flags(self, flags: Iterable[Flag]) -> None:
         """Keep reasons to trust the numbers less, so that neither an interruption nor another process loses them."""
         for flag in flags:
-            known = self.store.read(_FLAGS)
+            known = self.store.read(FLAGS)
             if flag.sentence not in known.get("sentence", ()):
                 row = {
                     "index": zlib.crc32(flag.sentence.encode()),
@@ -288,11 +289,11 @@ class Context:
                     "sentence": flag.sentence,
                     "evidence": json.dumps(dict(flag.evidence)),
                 }
-                self.store.append(_FLAGS, {name: [value] for name, value in row.items()})
+                self.store.append(FLAGS, {name: [value] for name, value in row.items()})
 
     def flags(self) -> list[Flag]:
         """All flags so far, in the order in which they were added."""
-        rows = TableRows(self.store.read(_FLAGS))
+        rows = TableRows(self.store.read(FLAGS))
         columns = (rows[name] for name in ("order", "index", "code", "sentence", "evidence"))
         return [
             Flag(code, sentence, _evidence(text)) for _, _, code, sentence, text in sorted(zip(*columns, strict=True))

@@ -12,6 +12,8 @@ from vitadel.data import SHAPES, DataSet
 
 # skipped images that a flag names
 _NAMED = 5
+# pixels of a side of a thumbnail
+_SIDE = 112
 
 
 class Images(Protocol):
@@ -74,6 +76,15 @@ class TensorImages:
 
     def images(self, index: Tensor, /) -> Tensor:
         return self.pixels[index.to(self.pixels.device)].float()
+
+
+def thumbnail(image: Tensor) -> Tensor:
+    """An image [C, H, W] in its proportions, of at most 112 pixels a side: reports show many of them."""
+    side = max(image.shape[-2:])
+    if side <= _SIDE:
+        return image
+    height, width = (max(1, round(length * _SIDE / side)) for length in image.shape[-2:])
+    return nn.functional.adaptive_avg_pool2d(image, (height, width))
 
 
 def skipped_flags(images: object) -> list[Flag]:

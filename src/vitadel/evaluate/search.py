@@ -10,20 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import Attack, AttackResult, Engine, IterativeAttack, Model
+from vitadel.attacks import AttackResult, Engine, IterativeAttack, NamedAttack
 from vitadel.attacks.engine.precision import FALLBACK, in_precision, search_model
 from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
 from vitadel.attacks.isolation import isolated
-from vitadel.attacks.oracle import Oracle, in_own_precision
-from vitadel.core.errors import UsageError
+from vitadel.attacks.oracle import Model, Oracle, in_own_precision
 from vitadel.core.flags import Flag
 from vitadel.core.oom import in_batches
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.evaluate.context import Batch, Context, logits
 from vitadel.evaluate.sanity_checks import sanity_flags
 from vitadel.evaluate.store import Row, TableRows
-from vitadel.goals import Diverge, Goal, Target, Targeted, Untargeted, top_other_classes
-from vitadel.losses import Loss, cross_entropy, kl_divergence
+from vitadel.goals import Diverge, Goal, Targeted, Untargeted, top_other_classes
+from vitadel.losses import kl_divergence
 
 # what every attack costs per image
 COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "rejected")
@@ -35,35 +34,6 @@ _SAMPLES = 20
 # images of the sanity checks
 _CHECKED = 64
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "float64"}
-
-
-@dataclass(frozen=True, slots=True)
-class NamedAttack:
-    """An attack of a suite.
-
-    Args:
-        name: What tables and records call it; it also seeds the random numbers.
-        attack: The attack.
-        loss: The loss that it maximizes. With `kl_divergence`, the reference is the prediction on the clean image.
-        target: Chooses the class that it aims for from the clean logits; untargeted if not given.
-    """
-
-    name: str
-    attack: Attack
-    loss: Loss = cross_entropy
-    target: Target | None = None
-
-    def __post_init__(self) -> None:
-        if self.loss is kl_divergence and self.target is not None:
-            raise UsageError("the KL divergence leads away from the clean prediction and has no target. Leave one out.")
-
-    def goal(self, ctx: Context, batch: Batch) -> Goal:
-        """What the attack needs of some images."""
-        if self.loss is kl_divergence:
-            return Diverge(logits(ctx.model, batch.x).to(ctx.device))
-        if self.target is None:
-            return Untargeted(batch.y, self.loss)
-        return Targeted(self.target(logits(ctx.model, batch.x)).to(ctx.device), self.loss)
 
 
 @dataclass(slots=True)
@@ -149,7 +119,7 @@ class AttackRunner:
         def fetch(places: Tensor) -> tuple[Tensor, Goal, Tensor]:
             batch = ctx.batch(images[places])
             others_BT = torch.tensor([top_other[image] for image in batch.index.tolist()], device=ctx.device)
-            return batch.x, named.goal(ctx, batch), others_BT[:, : attack.num_branches(num_classes)]
+            return batch.x, _goal(named, ctx, batch), others_BT[:, : attack.num_branches(num_classes)]
 
         highest = int(ctx.images.labels[images].max())
         model, judge = Oracle(self.copy or ctx.model, highest), Oracle(ctx.model, highest)
@@ -168,7 +138,7 @@ class AttackRunner:
 
         def attack(some: Tensor) -> AttackResult:
             batch = ctx.batch(some)
-            return named.attack(ctx.model, batch.x, named.goal(ctx, batch), threat, seed=seed, index_B=some)
+            return named.attack(ctx.model, batch.x, _goal(named, ctx, batch), threat, seed=seed, index_B=some)
 
         for some, result in in_batches(index, ctx.batch_size, attack):
             for place, image in enumerate(some.tolist()):
@@ -187,6 +157,15 @@ class AttackRunner:
                         seconds=result.seconds / len(some),
                     ),
                 )
+
+
+def _goal(named: NamedAttack, ctx: Context, batch: Batch) -> Goal:
+    """What an attack wants of some images."""
+    if named.loss is kl_divergence:
+        return Diverge(logits(ctx.model, batch.x).to(ctx.device))
+    if named.target is None:
+        return Untargeted(batch.y, named.loss)
+    return Targeted(named.target(logits(ctx.model, batch.x)).to(ctx.device), named.loss)
 
 
 def record_clean_predictions(ctx: Context, attacks: Sequence[NamedAttack] = ()) -> list[int]:

@@ -1,17 +1,17 @@
 """A few accuracies in memory: what training needs to choose a checkpoint."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks import FGSM, Attack, Engine
+from vitadel.attacks import FGSM, Attack, Engine, NamedAttack
 from vitadel.attacks.isolation import eval_without_weight_gradients
 from vitadel.core.oom import in_batches
 from vitadel.data import Split
 from vitadel.evaluate.context import Context
-from vitadel.evaluate.search import AttackRunner, NamedAttack, fill_attack_table, record_clean_predictions
+from vitadel.evaluate.search import AttackRunner, fill_attack_table, record_clean_predictions
 from vitadel.goals import Untargeted
 from vitadel.models import AdaptedViT, Model, with_head
 from vitadel.threats import Threat
@@ -35,28 +35,29 @@ def validation_scores(
         batch: Images at a time.
 
     Returns:
-        `clean`, with an attack also `fgsm` and `robust`; the value to select checkpoints by comes last. An image that
-        FGSM breaks counts as broken.
+        `clean`, with an attack also `fgsm` and `robust`. An image that FGSM breaks counts as broken.
     """
     engine = Engine(batch_size=batch, cuda_graph=False, precision="float32")
     ctx = Context(model, split, threat=threat, seed=seed, engine=engine)
-    attacks = () if attack is None else (NamedAttack("fgsm", FGSM()), NamedAttack("robust", attack))
-    robust = record_clean_predictions(ctx, attacks)
-    scores = {"clean": len(robust) / len(split)}
+    attacks = () if attack is None else (NamedAttack("robust", attack),)
+    correct = record_clean_predictions(ctx, attacks)
+    scores = {"clean": len(correct) / len(split)}
     if attack is None or threat is None:
         return scores
-    scores |= {name: count / len(split) for name, count in _one_step_away(ctx).items()}
+    counts, stepped = _one_step_away(ctx)
+    scores |= {name: count / len(split) for name, count in counts.items()}
+    robust = [image for image in correct if image in stepped]
     for one in attacks:
         robust = fill_attack_table(AttackRunner(ctx, engine), one, robust)
     return {**scores, "robust": len(robust) / len(split)}
 
 
-def _one_step_away(ctx: Context) -> Mapping[str, int]:
-    """How many images are correct, of each head, clean and one step away."""
+def _one_step_away(ctx: Context) -> tuple[Mapping[str, int], Set[int]]:
+    """How many images are correct, of each head, clean and one step away; and which are so one step away."""
     assert ctx.threat is not None
     threat, robust_head = ctx.threat, _robust_head(ctx.model)
 
-    def count(index: Tensor) -> Counter[str]:
+    def count(index: Tensor) -> tuple[Counter[str], list[int]]:
         batch = ctx.batch(index)
         goal = Untargeted(batch.y)
         stepped = FGSM()(ctx.model, batch.x, goal, threat, seed=ctx.seed, index_B=index.to(ctx.device))
@@ -65,13 +66,15 @@ def _one_step_away(ctx: Context) -> Mapping[str, int]:
             with eval_without_weight_gradients(robust_head), torch.no_grad():
                 correct["rob_clean"] = int((robust_head(batch.x).argmax(1) == batch.y).sum())
                 correct["rob_fgsm"] = int((robust_head(stepped.x_adv).argmax(1) == batch.y).sum())
-        correct["fgsm"] = int((stepped.prediction == batch.y).sum())
-        return correct
+        correct_B = (stepped.prediction == batch.y).cpu()
+        correct["fgsm"] = int(correct_B.sum())
+        return correct, index[correct_B].tolist()
 
-    correct = Counter[str]()
-    for _, some in in_batches(torch.arange(len(ctx.images)), ctx.batch_size, count):
+    correct, images = Counter[str](), set[int]()
+    for _, (some, after) in in_batches(torch.arange(len(ctx.images)), ctx.batch_size, count):
         correct.update(some)  # `+` would drop what is 0
-    return correct
+        images.update(after)
+    return correct, images
 
 
 def _robust_head(model: nn.Module) -> Model | None:

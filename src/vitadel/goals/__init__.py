@@ -32,7 +32,10 @@ class Goal(Protocol):
 
     @property
     def classes(self) -> Tensor:
-        """[B] the highest class numbers the goal refers to, so that a model with too few outputs is refused."""
+        """[B] the highest class number that the goal refers to, so that a model with too few outputs is refused.
+
+        Of `Untargeted` it is the label, and FAB and GAMA, which take no other goal, read the label here.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,12 +123,24 @@ def wrap(net: nn.Module, *, mean: float | Sequence[float], std: float | Sequence
     Args:
         net: The network; it is not copied.
         mean: The mean that its images are normalized with: one per channel, or one for all three.
-        std: The standard deviation, likewise.
+        std: The standard deviation, likewise. A network that takes pixels in [0, 1] has mean=0.0 and std=1.0.
+
+    Returns:
+        A plain `nn.Module` with the normalization inside and `taps` to look into it, on the network's device.
+
+    Raises:
+        UsageError: If mean and std are not those of 1 or 3 channels.
 
     Example:
-        model = wrap(torchvision.models.resnet18(), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+        >>> model = wrap(torchvision.models.resnet18(), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
     """
-    return Model(net, Normalization.of(mean, std))
+    normalization = Normalization.of(mean, std)
+    if len(normalization.mean) not in (1, 3):
+        raise UsageError(
+            f"images have 3 channels, or 1 if they are gray, got mean and std of {len(normalization.mean)}. "
+            "Give one number, or one per channel."
+        )
+    return Model(net, normalization)
 
 
 @dataclass(frozen=True, slots=True)

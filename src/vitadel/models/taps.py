@@ -53,10 +53,61 @@ class _Request:
         return bool(self.factors or self.biases) or any(tensor in _INSIDE for tensor in tensors)
 
 
-class Taps:
-    """The taps of one model, as `model.taps`.
+@dataclass(eq=False, slots=True)
+class _Listener:
+    """What the open requests do with a tensor that passes a tap; an `AttentionListener`."""
 
-    `with` blocks nest: a read returns tensors after the edits, factors and masks of all open blocks.
+    open: list[_Request]
+
+    def on_tensor(self, name: str, value: Tensor) -> Tensor:
+        """The tensor after all edits, which reads return."""
+        for request in self.open:
+            if name in request.edits:
+                value = request.edits[name](value)
+                request.fired.add(name)
+        for request in self.open:
+            if name in request.reads:
+                request.seen[name] = value
+                request.fired.add(name)
+        return value
+
+    def is_requested(self, name: str) -> bool:
+        """Whether a tensor is read or edited."""
+        return any(name in request.reads or name in request.edits for request in self.open)
+
+    def factor(self, attention: str) -> Tensor | float | None:
+        """The product of the factors for an attention; None without any."""
+        product: Tensor | float | None = None
+        for request in self.open:
+            if attention in request.factors:
+                request.fired.add(attention)
+                factor = request.factors[attention]
+                product = factor if product is None else product * factor
+        return product
+
+    def bias(self, attention: str) -> Sequence[Tensor]:
+        """The masks for the logits of an attention."""
+        biases = []
+        for request in self.open:
+            if attention in request.biases:
+                request.fired.add(attention)
+                biases.append(request.biases[attention])
+        return biases
+
+
+class Taps:
+    """The taps of one model, as `model.taps`: `read`, `edit`, `scale`, `mask` and `skip` are `with` blocks.
+
+    Names of tensors: `embed`, `blocks.i.attn.{q,k,v,logits,probs,out}`, `blocks.i.mlp.out`, `blocks.i.out`, `head.in`;
+    families with class-attention blocks add the same under `class_blocks.i`. `names` lists those of this model. A star
+    stands for any part of a name. Blocks nest: a read returns tensors after the edits, factors and masks of all open
+    blocks.
+
+    Example:
+        >>> with model.taps.scale(0.5), model.taps.read("blocks.*.attn.probs") as seen:
+        ...     z = model(x)
+        >>> seen["blocks.0.attn.probs"].shape  # [B, heads, N, N]
+        torch.Size([2, 3, 197, 197])
     """
 
     def __init__(self, model: nn.Module, net: nn.Module) -> None:
@@ -64,7 +115,8 @@ class Taps:
         self._net = net
         self._open: list[_Request] = []
         self._handles: list[RemovableHandle] = []
-        self._mode = AttentionMode(self)
+        self._listener = _Listener(self._open)
+        self._mode = AttentionMode(self._listener)
         self._called = False
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Taps":
@@ -89,10 +141,16 @@ class Taps:
         Args:
             pattern: A name, with * for any part: `blocks.*.attn.logits`.
 
+        Returns:
+            A dictionary that the forward pass fills, from names to tensors with their graph.
+
+        Raises:
+            UsageError: If no name matches, or on leaving the block, if the model was not called in it.
+
         Example:
-            with model.taps.read("blocks.*.attn.probs") as seen:
-                model(x)
-            attention = seen["blocks.0.attn.probs"]  # [B, heads, N, N]
+            >>> with model.taps.read("blocks.*.attn.probs") as seen:
+            ...     z = model(x)
+            >>> attention = seen["blocks.0.attn.probs"]  # [B, heads, N, N]
         """
         request = _Request(reads=frozenset(_matching(pattern, self.names(), "tap")))
         with self._open_request(request):
@@ -100,13 +158,30 @@ class Taps:
 
     @contextmanager
     def edit(self, pattern: str, fn: Edit) -> Iterator[None]:
-        """Replace every tensor whose name matches by `fn(tensor)`."""
+        """Replace every tensor whose name matches by `fn(tensor)`.
+
+        Args:
+            pattern: A name, with * for any part.
+            fn: Takes a tensor and returns one of the same shape.
+
+        Example:
+            >>> with model.taps.edit("blocks.0.mlp.out", torch.zeros_like):
+            ...     z = model(x)
+        """
         with self._open_request(_Request(edits=dict.fromkeys(_matching(pattern, self.names(), "tap"), fn))):
             yield
 
     @contextmanager
     def scale(self, factors: float | Tensor | Sequence[float]) -> Iterator[None]:
-        """Multiply the products of queries and keys by one factor for all attentions, or by one for each."""
+        """Multiply the products of queries and keys by one factor for all attentions, or by one for each.
+
+        Args:
+            factors: A number or scalar tensor for all, or one for each of `attentions`; tensors get gradients.
+
+        Example:
+            >>> with model.taps.scale([0.5] * len(model.taps.attentions())):
+            ...     z = model(x)
+        """
         names = self._attentions_or_refuse()
         each = _each(factors, len(names))
         if len(each) != len(names):
@@ -118,8 +193,14 @@ class Taps:
     def mask(self, masks: Tensor | Mapping[str, Tensor]) -> Iterator[None]:
         """Mask attention logits: a tensor for every attention, or tensors by pattern of attention names.
 
-        A bool mask keeps the pairs where it is true; any other is added. It must broadcast to the logits' shape, and
-        every query must keep a key.
+        Args:
+            masks: A mask, or masks by patterns of `attentions`. A bool mask keeps the pairs where it is true, as in
+                `scaled_dot_product_attention` and unlike in `nn.MultiheadAttention`; any other is added. It must
+                broadcast to the logits' shape [B, heads, N, N], and every query must keep a key.
+
+        Example:
+            >>> with model.taps.mask({"blocks.0.attn": torch.eye(197, dtype=torch.bool)}):
+            ...     z = model(x)
         """
         known = self._attentions_or_refuse()
         by_pattern = masks if isinstance(masks, Mapping) else {"*": masks}
@@ -129,45 +210,20 @@ class Taps:
 
     @contextmanager
     def skip(self, *patterns: str) -> Iterator[None]:
-        """Skip whole blocks (`blocks.3`), their attention (`blocks.3.attn`) or their MLP (`blocks.3.mlp`)."""
+        """Skip whole blocks, their attention or their MLP: a skipped block returns its input.
+
+        Args:
+            *patterns: `blocks.3`, `blocks.3.attn` or `blocks.3.mlp`, with * for any part.
+
+        Example:
+            >>> with model.taps.skip("blocks.3", "blocks.*.mlp"):
+            ...     z = model(x)
+        """
         known = [f"{block.name}{part}" for block in self._blocks() for part in ("", ".attn", ".mlp")]
         names = {name for pattern in patterns for name in _matching(pattern, known, "part to skip")}
         self._refuse_to_skip_fixed(names)
         with self._open_request(_Request(skips=frozenset(names))):
             yield
-
-    # AttentionListener
-
-    def on_tensor(self, name: str, value: Tensor) -> Tensor:
-        for request in self._open:
-            if name in request.edits:
-                value = request.edits[name](value)
-                request.fired.add(name)
-        for request in self._open:
-            if name in request.reads:
-                request.seen[name] = value
-                request.fired.add(name)
-        return value
-
-    def is_requested(self, name: str) -> bool:
-        return any(name in request.reads or name in request.edits for request in self._open)
-
-    def factor(self, attention: str) -> Tensor | float | None:
-        product: Tensor | float | None = None
-        for request in self._open:
-            if attention in request.factors:
-                request.fired.add(attention)
-                factor = request.factors[attention]
-                product = factor if product is None else product * factor
-        return product
-
-    def bias(self, attention: str) -> Sequence[Tensor]:
-        biases = []
-        for request in self._open:
-            if attention in request.biases:
-                request.fired.add(attention)
-                biases.append(request.biases[attention])
-        return biases
 
     # opening and closing
 
@@ -250,7 +306,7 @@ class Taps:
 
         def hook(module: nn.Module, args: tuple[Tensor, ...], mixed_BNNH: Tensor) -> Tensor:
             mixed_BHNN = mixed_BNNH.permute(0, 3, 1, 2)
-            for bias in self.bias(attention):
+            for bias in self._listener.bias(attention):
                 mixed_BHNN = mixed_BHNN.masked_fill(~bias, 0) if bias.dtype == torch.bool else mixed_BHNN
             return mixed_BHNN.permute(0, 2, 3, 1)
 
@@ -264,13 +320,13 @@ class Taps:
                 if part in request.skips:
                     request.fired.add(part)
                     out = torch.zeros_like(out) if stream is None else args[stream]
-            return self.on_tensor(f"{part}.out", out)
+            return self._listener.on_tensor(f"{part}.out", out)
 
         return hook
 
     def _argument_hook(self, name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
         def hook(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (self.on_tensor(name, args[0]), *args[1:])
+            return (self._listener.on_tensor(name, args[0]), *args[1:])
 
         return hook
 

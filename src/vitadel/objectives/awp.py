@@ -69,7 +69,11 @@ class AWP(Objective):
 
     def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         restore = _perturb_weights(unwrapped(model), lambda local: self.inner.loss(local, examples), self.gamma)
-        output = self.inner.loss(model, examples)
+        try:
+            output = self.inner.loss(model, examples)
+        except BaseException:
+            restore()
+            raise
 
         def undo() -> None:
             output.undo()
@@ -88,14 +92,16 @@ def _perturb_weights(model: nn.Module, loss: Callable[[nn.Module], LossOutput], 
             for name, parameter in model.named_parameters()
             if name.endswith("weight") and parameter.ndim > 1 and parameter.requires_grad
         ]
-        grads = torch.autograd.grad(output.loss, weights, allow_unused=True)
-        output.undo()
+        try:
+            grads = torch.autograd.grad(output.loss, weights, allow_unused=True)
+        finally:
+            output.undo()
+    shared = [None if grad is None else _mean_over_ranks(grad) for grad in grads]
     before = [weight.detach().clone() for weight in weights]
     with torch.no_grad():
-        for weight, grad in zip(weights, grads, strict=True):
+        for weight, grad in zip(weights, shared, strict=True):
             if grad is not None:
-                shared = _mean_over_ranks(grad)
-                weight.add_(shared * (gamma * weight.norm() / (shared.norm() + _TINY)))
+                weight.add_(grad * (gamma * weight.norm() / (grad.norm() + _TINY)))
     # autocast caches the weights it has rounded, and would use those from before the perturbation
     torch.clear_autocast_cache()
 
@@ -120,7 +126,9 @@ def _mean_over_ranks(grad: Tensor) -> Tensor:
 def _same_buffers(model: nn.Module) -> Iterator[None]:
     """Restores running statistics: the batch is counted once, at the perturbed weights."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    yield
-    with torch.no_grad():
-        for buffer, old in before:
-            buffer.copy_(old)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, old in before:
+                buffer.copy_(old)

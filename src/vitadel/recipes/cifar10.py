@@ -89,7 +89,7 @@ def cifar10_xcit_tiny_short() -> Recipe:
         },
         expect={
             "clean": "77.3% (76.4-78.1), 10,000 images of CIFAR-10 (JPEG); 75.4% (72.6-78.0) of the first 1000",
-            "robust": "41.3% (38.3-44.4), suite adversarial at linf:8/255, the first 1000",
+            "robust": "41.3% (38.3-44.4), suite autoattack at linf:8/255, the first 1000",
             "cost": "6.3 minutes on one H200; 2026-11-16; zoo/cifar10-xcit-tiny-short.md",
         },
     )

@@ -769,7 +769,9 @@ def xcit_s12_cifar10_scratch() -> Recipe:
 
 
 def xcit_s12_cifar10_scratch_synthetic() -> Recipe:
-    """The same with half of every batch from a generator (Sehwag et al. 2021). Estimate: 1 H200 hour.
+    """XCiT-S12 on CIFAR-10 from random weights, half of every batch from a generator (Sehwag et al. 2021).
+
+    Estimate: 1 H200 hour.
 
     An epoch is 50,000 images in all, half of them real; the authors' ends with the shorter of the two sets.
     """

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from vitadel.core.numeric import pixel_text
 from vitadel.recipes.recipe import Recipe
 
 # describe the recipe and have no effect
 _ABOUT = ("name", "about", "sources", "expect")
 # parts that are always of one class, which has no source
 _PLAIN = ("model", "plan", "selection")
+# settings that are pixel values or differences of them
+_PIXELS = ("eps", "step_size", "start_noise", "fill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def _visit(node: object, path: str) -> Iterator[tuple[str, str, bool]]:
         below = f"{path}.{name}".lstrip(".")
         nested = dataclasses.is_dataclass(value) or isinstance(value, Mapping) or _holds_parts(value)
         if not nested:
-            yield below, _text(value), by_default
+            yield below, _text(value, pixels=name in _PIXELS), by_default
             continue
         if dataclasses.is_dataclass(value):
             yield below, type(value).__name__, by_default or below in _PLAIN
@@ -92,24 +95,22 @@ def _holds_parts(value: object) -> bool:
     return isinstance(value, tuple) and any(dataclasses.is_dataclass(part) for part in value)
 
 
-def _text(value: object) -> str:
-    """As `--set` takes it, where it can."""
+def _text(value: object, *, pixels: bool = False) -> str:
+    """As `--set` takes it, where it can; pixel values as fractions of 255, as papers write them."""
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value).lower()
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, float):
-        return _number(value)
+        of_255 = pixel_text(value) if pixels else ""
+        return of_255 if of_255.endswith("/255") else _number(value)
     if isinstance(value, tuple):
-        return ",".join(_text(part) for part in value)
+        return ",".join(_text(part, pixels=pixels) for part in value)
     return str(getattr(value, "__name__", value))
 
 
 def _number(value: float) -> str:
-    """A short decimal, else a short fraction, else a fraction of 255 as pixels are written, else a decimal cut off."""
-    if float(f"{value:g}") == value:
-        return f"{value:g}"
-    simple, levels = Fraction(value).limit_denominator(100), round(255 * value, 1)
-    if math.isclose(simple, value, rel_tol=1e-12):
-        return str(simple)
-    return f"{levels:g}/255" if math.isclose(levels / 255, value, rel_tol=1e-12) else f"{value:g}"
+    """A short decimal, else a short fraction, else a decimal cut off."""
+    simple = Fraction(value).limit_denominator(100)
+    exact = float(f"{value:g}") != value and math.isclose(simple, value, rel_tol=1e-12)
+    return str(simple) if exact else f"{value:g}"

@@ -134,7 +134,7 @@ def _validate(recipe: Recipe, dataset: DataSet) -> Validate | None:
         scores = validation_scores(model, chosen, selection.attack, selection.threat, seed=recipe.seed)
         if not selection.clean_share:
             return scores
-        *_, robust = scores.values()
+        robust = scores.get("robust", scores["clean"])
         return {**scores, "score": robust + selection.clean_share * (scores["clean"] - robust)}
 
     return validate

@@ -28,6 +28,7 @@ from vitadel.core.progress import DeferredProgress, ProgressCallback, prefixed, 
 from vitadel.core.settings import split_assignment
 from vitadel.core.stats import Accuracy
 from vitadel.evaluate import AttackSuite
+from vitadel.evaluate.suites.base import threat_needed
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.overrides import override
 from vitadel.recipes.recipe import Recipe
@@ -213,7 +214,7 @@ class Sweep:
         if twice := [name for name, times in Counter(axis.name for axis in self.axes).items() if times > 1]:
             raise UsageError(f"the axis {twice[0]!r} is given twice. Write all its values with commas, once.")
         if self.suite is not None and self.suite.attacks and self.threat is None:
-            raise UsageError(f"suite {self.suite.name!r} attacks, so it needs a threat. Write --threat linf:8/255.")
+            raise threat_needed(self.suite.name)
 
     def combinations(self, notify: ProgressCallback = silent) -> tuple[Combination, ...]:
         """All combinations, the last axis changing fastest; values that cannot be are refused before any training."""

@@ -141,7 +141,7 @@ def tora_vit_b16_imagenet() -> Recipe:
 
 
 def tora_vit_b16_imagenet_eps4() -> Recipe:
-    """The same at 4/255, the usual radius on ImageNet; not in the paper. Estimate: 7 H200 hours."""
+    """TORA on ViT-B/16, lambda 0.5, at 4/255, usual on ImageNet; not in the paper. Estimate: 7 H200 hours."""
     eps = 4 / 255
     base = tora_vit_b16_imagenet()
     return replace(

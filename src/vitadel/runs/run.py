@@ -240,7 +240,7 @@ def _refuse_other_run(folder: Path, described: Mapping[str, object]) -> bool:
 
 def _refuse_nonempty_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; --run needs a folder. Choose another name.")
+        raise UsageError(f"{folder} is a file, and a run needs a folder. Choose another name.")
     try:
         names = list(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:

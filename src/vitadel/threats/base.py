@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import check_ranges, parse_number
+from vitadel.core.numeric import check_ranges, pixel_text
 from vitadel.core.rng import RandomStreams
 
 AnyThreat = TypeVar("AnyThreat", bound="Threat")
@@ -30,6 +30,8 @@ class Threat(ABC):
 
     # the name in texts such as "linf:8/255"
     name: ClassVar[str]
+    # a usual radius in this norm, for errors that say what to write
+    usual_eps: ClassVar[str] = "8/255"
     # no image needs an eps beyond this one
     largest_eps: ClassVar[float] = math.inf
     # whether single steps should change few values: APGD and AutoAttack then follow Croce & Hein 2021
@@ -44,9 +46,7 @@ class Threat(ABC):
 
     def __str__(self) -> str:
         """The shortest text that `parse_threat` reads back: 8/255 rather than 0.0313725, 0.05 rather than 12.75/255."""
-        texts = [f"{self.eps * 255:.6g}/255", f"{self.eps:.6g}", repr(self.eps)]
-        exact = [text for text in texts if math.isclose(parse_number(text, "eps"), self.eps, rel_tol=1e-9)]
-        return f"{self.name}:{min(exact, key=len)}"
+        return f"{self.name}:{pixel_text(self.eps)}"
 
     # ------------------------------------------------------------ gradient attacks
 

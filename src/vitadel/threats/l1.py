@@ -32,6 +32,7 @@ class L1(Threat):
     """
 
     name: ClassVar[str] = "l1"
+    usual_eps: ClassVar[str] = "12"
     sparse: ClassVar[bool] = True
     square_min_side: ClassVar[int] = 3
 

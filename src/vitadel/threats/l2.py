@@ -31,6 +31,7 @@ class L2(Threat):
     """
 
     name: ClassVar[str] = "l2"
+    usual_eps: ClassVar[str] = "0.5"
     square_min_side: ClassVar[int] = 3
 
     eps: Annotated[float, Range(gt=0, hint="Write for example 0.5 or 128/255.")]

@@ -24,7 +24,8 @@ def parse_threat(text: str) -> Threat:
     if name not in THREATS:
         raise unknown_name_error("threat", written, THREATS)
     if not colon:
-        raise UsageError(f"the threat {short_repr(text)} has no radius. Write for example {name}:8/255.")
+        usual = f"{name}:{THREATS[name].usual_eps}"
+        raise UsageError(f"the threat {short_repr(text)} has no radius. Write for example {usual}.")
     return THREATS[name](parse_number(eps, f"the radius of {short_repr(text)}"))
 
 
@@ -40,3 +41,20 @@ def as_threat(threat: Threat | str) -> Threat:
         kinds = ", ".join(kind.__name__ for kind in THREATS.values())
         raise UsageError(f'a threat is a text such as "linf:8/255", or one of {kinds}, got {threat!r}.')
     return threat
+
+
+def suggested_threat(norm: object, eps: object) -> str:
+    """The text to write for a norm and a radius as other libraries take them, with a usual radius where there is none.
+
+    Args:
+        norm: Such as "Linf", "L2", 2 or inf; None for linf.
+        eps: The radius, if it is a number.
+    """
+    name = "linf" if norm is None else str(norm).lower()
+    kind = THREATS.get(name if name.startswith("l") else f"l{name}", Linf)
+    if isinstance(eps, int | float):
+        try:
+            return str(kind(eps))
+        except UsageError:  # out of range: a radius for pixels in [0, 255], for one
+            pass
+    return f"{kind.name}:{kind.usual_eps}"

@@ -40,6 +40,8 @@ from vitadel.train.setup import Synthetic, set_up
 
 Scores = Mapping[str, float]
 Validate = Callable[[nn.Module], Scores]
+# the score that selects the checkpoint: the first of these that a validation has
+SELECTED_BY = ("score", "robust", "clean")
 
 # streams of the seed of a run
 _STEP, _AFTER_ROLLBACK = 2, 5
@@ -66,7 +68,8 @@ class Trainer:
         run: The run folder, which gets log and checkpoints.
         seed: Everything random depends on it.
         synthetic: Generated images, a share of every batch.
-        validate: Scores a model on the hold-out; the weights with the best score (its last value) are kept as `best`.
+        validate: Scores a model on the hold-out; the weights with the best `score`, else `robust`, else `clean`, are
+            kept as `best`.
         notify: Reports progress.
 
     Example:
@@ -280,9 +283,11 @@ class Trainer:
     def _backward(self, objective: Objective, share: float, examples: Examples) -> Mapping[str, Tensor]:
         with self.accelerator.autocast():
             output = objective.loss(self.wrapped, examples)
-        if output.trains:
-            self.accelerator.backward(output.loss * share)
-        output.undo()
+        try:
+            if output.trains:
+                self.accelerator.backward(output.loss * share)
+        finally:
+            output.undo()
         return {**({"loss": output.loss.detach()} if output.trains else {}), **output.logs}
 
     def _optimizer_step(self, step: int) -> dict[str, Tensor]:
@@ -317,7 +322,7 @@ class Trainer:
         self._refuse_non_finite()
         with torch.compiler.set_stance("force_eager"):  # every number of images still robust would be compiled again
             scores = self.validation(self.evaluated_model)
-        *_, score = scores.values()
+        score = next(scores[name] for name in SELECTED_BY if name in scores)
         self.log.validation(self.state.step, scores, self.state.robust)
         if "robust" in scores:
             self.state = replace(self.state, robust=max(self.state.robust or 0.0, scores["robust"]))

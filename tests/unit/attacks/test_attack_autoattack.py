@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.attacks import APGD, FAB, Attack, AutoAttack, Square, Stage
+from vitadel.attacks import APGD, FAB, Attack, AutoAttack, NamedAttack, Square
 from vitadel.attacks.autoattack import VERSIONS
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
@@ -19,7 +19,7 @@ from vitadel.losses import cross_entropy, dlr, margin
 from vitadel.threats import L1, L2, Linf, Threat
 
 
-def briefly(threat: Threat) -> tuple[Stage, ...]:
+def briefly(threat: Threat) -> tuple[NamedAttack, ...]:
     """The standard stages with a few steps each."""
     short = {APGD: {"steps": 5}, FAB: {"steps": 4}, Square: {"queries": 20}}
     stages = AutoAttack("standard").stages(threat)
@@ -45,19 +45,19 @@ def net(classes: int) -> tuple[Oracle, Tensor, Tensor]:
 @pytest.mark.parametrize("threat", [Linf(8 / 255), L2(0.5)])
 def test_standard_stages_are_as_published(threat: Threat) -> None:
     assert AutoAttack().stages(threat) == (
-        Stage("apgd-ce", APGD(steps=100, restarts=1), cross_entropy),
-        Stage("apgd-t", APGD(steps=100, restarts=1, targets=9), margin),
-        Stage("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
-        Stage("square", Square(queries=5000, p_init=0.8, restarts=1), margin),
+        NamedAttack("apgd-ce", APGD(steps=100, restarts=1), cross_entropy),
+        NamedAttack("apgd-t", APGD(steps=100, restarts=1, targets=9), margin),
+        NamedAttack("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
+        NamedAttack("square", Square(queries=5000, p_init=0.8, restarts=1), margin),
     )
 
 
 def test_standard_stages_in_l1() -> None:
     assert AutoAttack("standard").stages(L1(12)) == (
-        Stage("apgd-ce", APGD(steps=100, restarts=5, use_larger_eps=True), cross_entropy),
-        Stage("apgd-t", APGD(steps=100, restarts=1, targets=5, use_larger_eps=True), margin),
-        Stage("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
-        Stage("square", Square(queries=5000, p_init=0.8, restarts=1), margin),
+        NamedAttack("apgd-ce", APGD(steps=100, restarts=5, use_larger_eps=True), cross_entropy),
+        NamedAttack("apgd-t", APGD(steps=100, restarts=1, targets=5, use_larger_eps=True), margin),
+        NamedAttack("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
+        NamedAttack("square", Square(queries=5000, p_init=0.8, restarts=1), margin),
     )
 
 
@@ -65,16 +65,16 @@ def test_standard_stages_in_l1() -> None:
 def test_stages_of_the_other_versions(threat: Threat) -> None:
     sparse = isinstance(threat, L1)
     assert AutoAttack("plus").stages(threat) == (
-        Stage("apgd-ce", APGD(steps=100, restarts=5, use_larger_eps=sparse), cross_entropy),
-        Stage("apgd-dlr", APGD(steps=100, restarts=5, use_larger_eps=sparse), dlr),
-        Stage("fab", FAB(steps=100, restarts=5), margin),
-        Stage("square", Square(queries=5000, p_init=0.8, restarts=1), margin),
-        Stage("apgd-t", APGD(steps=100, restarts=1, targets=9, use_larger_eps=sparse), margin),
-        Stage("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
+        NamedAttack("apgd-ce", APGD(steps=100, restarts=5, use_larger_eps=sparse), cross_entropy),
+        NamedAttack("apgd-dlr", APGD(steps=100, restarts=5, use_larger_eps=sparse), dlr),
+        NamedAttack("fab", FAB(steps=100, restarts=5), margin),
+        NamedAttack("square", Square(queries=5000, p_init=0.8, restarts=1), margin),
+        NamedAttack("apgd-t", APGD(steps=100, restarts=1, targets=9, use_larger_eps=sparse), margin),
+        NamedAttack("fab-t", FAB(steps=100, restarts=1, targets=9), margin),
     )
     assert AutoAttack("rand").stages(threat) == (
-        Stage("apgd-ce", APGD(steps=100, restarts=1, eot_samples=20, use_larger_eps=sparse), cross_entropy),
-        Stage("apgd-dlr", APGD(steps=100, restarts=1, eot_samples=20, use_larger_eps=sparse), dlr),
+        NamedAttack("apgd-ce", APGD(steps=100, restarts=1, eot_samples=20, use_larger_eps=sparse), cross_entropy),
+        NamedAttack("apgd-dlr", APGD(steps=100, restarts=1, eot_samples=20, use_larger_eps=sparse), dlr),
     )
 
 
@@ -123,7 +123,7 @@ def test_a_broken_image_is_not_attacked_again(monkeypatch: pytest.MonkeyPatch) -
         def search(self, model: Oracle, x0: Tensor, goal: object, threat: Threat, rng: RandomStreams) -> Tensor:
             raise AssertionError("no image is robust")
 
-    stages = (Stage("apgd-ce", APGD(steps=5), cross_entropy), Stage("spoiler", NeverRun(), margin))
+    stages = (NamedAttack("apgd-ce", APGD(steps=5), cross_entropy), NamedAttack("spoiler", NeverRun(), margin))
     monkeypatch.setitem(VERSIONS, "spoilt", lambda threat: stages)
     oracle, x0, label_B = net(6)
     result = AutoAttack("spoilt")(lambda x: oracle(x), x0, Untargeted(label_B), Linf(0.9), seed=0)

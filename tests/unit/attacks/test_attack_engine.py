@@ -591,7 +591,16 @@ def test_the_step_of_the_engine_does_not_synchronize(name: str) -> None:
     oracle, items = absent(attack)
     none = torch.empty(4, 0, dtype=torch.int64, device=META)
     pool = WorkQueue(items.rng, CLASSES, lambda at: (items.x0, items.goal, none))
-    stream = ContinuousBatch(4, 16, False, attack, oracle, pool, items.threat, None)
+    stream = ContinuousBatch(
+        batch_size=4,
+        sync_interval=16,
+        use_cuda_graph=False,
+        attack=attack,
+        model=oracle,
+        queue=pool,
+        threat=items.threat,
+        judge=None,
+    )
     assert stream.fill()
     before = dict(stream.items)
     with torch.no_grad():

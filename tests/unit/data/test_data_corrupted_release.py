@@ -20,8 +20,9 @@ from vitadel.data import (
     load,
     missing,
     missing_corrupted,
-    readable,
     subset_wnids,
+    unreadable,
+    without,
     wnids,
 )
 from vitadel.data.readers.corrupted_release import open_released
@@ -163,17 +164,18 @@ def test_gray_and_cmyk_images_are_read_and_broken_ones_skipped_on_request(tmp_pa
         (tmp_path / split / "b" / "broken.png").write_bytes(b"\x89PNG\r\n")
     data = load(f"folder:{tmp_path}", preprocess=Squash(8))
     assert [one.id for one in check(data).unreadable] == ["test/b/broken.png"]
-    rest = readable(data, "test")
+    rest = without(data, "test", [one.id for one in unreadable(data.test)])
     assert sorted(rest.test.ids) == ["test/a/gray.png", "test/a/print.jpg", "test/b/wide.png"]
     assert rest.test.skipped == ("test/b/broken.png: cannot be read",)
     pixels = rest.test.images(torch.arange(3)).mul(255)
     assert bool(((pixels - 51).abs() <= 2).all())
     assert rest.describe()["splits"] != data.describe()["splits"]
-    assert readable(rest, "test") is rest
+    assert without(rest, "test", [one.id for one in unreadable(rest.test)]) is rest
     for name in ("gray.png", "print.jpg", "wide.png"):
         next(tmp_path.glob(f"test/*/{name}")).write_bytes(b"")
+    damaged = load(f"folder:{tmp_path}", preprocess=Squash(8))
     with pytest.raises(UsageError, match="not one of the 4 images"):
-        readable(load(f"folder:{tmp_path}", preprocess=Squash(8)), "test")
+        without(damaged, "test", [one.id for one in unreadable(damaged.test)])
 
 
 # ----------------------------------------------------------------- what is missing

@@ -9,7 +9,15 @@ from vitadel.attacks import Engine, Scaling
 from vitadel.core.distributed import Ranks
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.data import DataSet
-from vitadel.evaluate import AttackSuite, Context, Suite, evaluate_suite, refuse_suite
+from vitadel.evaluate import (
+    AttackSuite,
+    Context,
+    Suite,
+    evaluate_suite,
+    refuse_other_classes,
+    refuse_suite,
+    refuse_unwritable_names,
+)
 from vitadel.runs import Run
 from vitadel.threats import Threat
 
@@ -30,6 +38,8 @@ def evaluate(
     notify: ProgressCallback = silent,
 ) -> list[dict[str, Any]]:
     """The summaries as they are written."""
+    refuse_other_classes(model, data)
+    refuse_unwritable_names(data, "test")
     refuse_suite(suite, model, data, threat=threat, scaling=scaling)
     if isinstance(suite, AttackSuite):
         suite = replace(suite, keep_images=keep_images)

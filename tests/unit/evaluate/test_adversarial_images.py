@@ -120,7 +120,7 @@ def assert_named(error: UsageError, file: Path) -> None:
 
 def test_missing_adversarial_images_are_reported(steep_model_and_data: tuple[Steep, DataSet], tmp_path: Path) -> None:
     _, dataset = steep_model_and_data
-    with pytest.raises(UsageError, match="Evaluate with --keep-images"):
+    with pytest.raises(UsageError, match="Evaluate with keep_images=True \\(--keep-images\\)"):
         read_adversarial_images(tmp_path, dataset.test)
 
 

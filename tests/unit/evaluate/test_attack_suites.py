@@ -299,6 +299,17 @@ def test_quick_scores_agree_with_the_cascade(relabeled: tuple[Ink, DataSet]) -> 
     assert list(validation_scores(model, dataset.test, None, None, seed=0)) == ["clean"]
 
 
+def test_the_one_step_attack_is_made_once(relabeled: tuple[Ink, DataSet]) -> None:
+    """Where it breaks every image: a pass to classify, one for the gradient and one to judge, and nothing more."""
+    model, dataset = relabeled
+    seen: list[int] = []
+    handle = model.register_forward_hook(lambda module, args, out: seen.append(len(args[0])))
+    scores = validation_scores(model, dataset.test, FGSM(), Linf(1.0), seed=0, batch=60)
+    handle.remove()
+    assert scores == {"clean": 1.0, "fgsm": 0.0, "robust": 0.0}
+    assert sum(seen) == 3 * 60
+
+
 def test_one_step_can_succeed_where_more_fail() -> None:
     """A minimum of the margin, which one full step crosses, as with leaked labels.
 

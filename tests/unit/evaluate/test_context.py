@@ -15,8 +15,9 @@ from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.oom import in_batches, run_in_parts
 from vitadel.evaluate.context import Batch, Context
-from vitadel.evaluate.images import TensorImages
+from vitadel.evaluate.images import TensorImages, thumbnail
 from vitadel.evaluate.store import MemoryStore, ResultStore, Row
+from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs import ResultFolder
 from vitadel.threats import Linf
 
@@ -216,3 +217,13 @@ def test_a_model_of_fewer_classes_is_refused(store: ResultStore) -> None:
     with pytest.raises(UsageError, match=r"labels from 0 to 9\. Is it the model for this data set"):
         ctx.predict(ctx.batch([0]).x)
     assert ctx.logits(ctx.batch([0]).x).shape == (1, 5)
+
+
+@pytest.mark.parametrize(("shape", "small"), [((3, 224, 448), (3, 56, 112)), ((3, 100, 30), (3, 100, 30))])
+def test_thumbnails_keep_proportions(shape: tuple[int, ...], small: tuple[int, ...]) -> None:
+    """A constant image stays constant, and the picture of a wide image is wide."""
+    image = torch.full(shape, 0.25)
+    assert torch.equal(thumbnail(image), torch.full(small, 0.25))
+    shown = picture(image).pixels
+    assert shown is not None
+    assert shown.shape[:2] == small[1:]

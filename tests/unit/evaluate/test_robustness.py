@@ -232,7 +232,7 @@ def test_errors_are_one_sentence() -> None:
         (2 * x, y, "quick", r"attacks take pixels in \[0, 1\], got \[.*Normalization belongs inside the model"),
         (x - 1, y, "quick", r"attacks take pixels in \[0, 1\], got \[-"),
         (x * torch.nan, y, "quick", r"attacks take pixels in \[0, 1\], got \[nan, nan\]"),
-        (x, y, "quik", r"unknown suite 'quik'\. Did you mean 'quick'\? Known: autoattack,"),
+        (x, y, "quik", r"unknown suite or attack 'quik'\. Did you mean 'quick'\? Known: apgd, autoattack,"),
     ]
     for images, labels, suite, message in mistakes:
         with pytest.raises(UsageError, match=message) as raised:

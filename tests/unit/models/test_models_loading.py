@@ -449,7 +449,10 @@ def test_one_value_normalizes_all_channels() -> None:
     half = wrap(net, mean=0.5, std=0.5)
     assert half.normalization == Normalization((0.5,) * 3, (0.5,) * 3)
     assert torch.equal(half(x), wrap(net, mean=[0.5] * 3, std=(0.5, 0.5, 0.5))(x))
-    assert wrap(net, mean=[0.1, 0.2], std=1).normalization == Normalization((0.1, 0.2), (1.0, 1.0))
+    assert Normalization.of([0.1, 0.2], 1) == Normalization((0.1, 0.2), (1.0, 1.0))
+    assert wrap(net, mean=[0.5], std=1).normalization == Normalization((0.5,), (1.0,))
+    with pytest.raises(UsageError, match="images have 3 channels, or 1 if they are gray, got mean and std of 2"):
+        wrap(net, mean=[0.1, 0.2], std=1)
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_tiny_patch16_224.augreg_in21k", "vit_tiny_patch16_244"])

@@ -398,7 +398,7 @@ def test_a_default_warm_up_is_shortened_and_reported() -> None:
         ("plan.epochs=three", "--set plan.epochs needs a whole number, got 'three'"),
         ("plan.epochs.x=3", "there is nothing below a int"),
         ("epochs=3", "unknown setting of Recipe 'epochs'. Did you mean 'plan.epochs'?"),
-        ("objective.threat=l2", "the threat 'l2' has no radius. Write for example l2:8/255"),
+        ("objective.threat=l2", "the threat 'l2' has no radius. Write for example l2:0.5"),
         ("selection.attack=pdg", "unknown attack 'pdg'. Did you mean 'pgd'"),
         ("plan.clip_norm=wide", "is not a number: got 'wide'"),
         ("objective.threat.eps=8", "write 8/255, not 8"),

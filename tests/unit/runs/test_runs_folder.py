@@ -74,7 +74,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is not empty and not a run folder"):
         claim(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="is a file; --run needs a folder"):
+    with pytest.raises(UsageError, match="is a file, and a run needs a folder"):
         claim(tmp_path / "file")
 
 

@@ -136,6 +136,25 @@ def test_the_best_on_the_hold_out_is_kept(train: Split, tmp_path: Path) -> None:
     assert [entry["robust"] for entry in run.read_log("holdout")] == [0.3, 0.9, 0.9, 0.1]
 
 
+@pytest.mark.parametrize(
+    ("others", "selected"),
+    [(("fgsm", "clean"), "robust"), (("robust", "fgsm", "clean"), "score"), (("rob_clean",), "clean")],
+)
+def test_the_score_that_selects_is_found_by_its_name(
+    train: Split, tmp_path: Path, others: tuple[str, ...], selected: str
+) -> None:
+    """Whatever comes last: the others get better at every validation."""
+    best, better = iter([0.3, 0.9, 0.2, 0.1]), iter([0.1, 0.2, 0.3, 0.4])
+
+    def check(model: nn.Module) -> dict[str, float]:
+        return {selected: next(best), **dict.fromkeys(others, next(better))}
+
+    run = claim(tmp_path / "run")
+    Trainer(fresh(), Standard(), train, replace(PLAN, epochs=4), run, seed=0, validate=check).fit()
+    _, metadata = models.read_tensors(run.checkpoints / "best.safetensors")
+    assert f"'{selected}': 0.9" in metadata["vitadel.selected"]
+
+
 def test_the_weight_average_matches_its_formula(train: Split, tmp_path: Path) -> None:
     seen: list[Tensor] = []
     model = fresh()

@@ -70,7 +70,8 @@ class Scaling:
     Args:
         loss: What is maximized: the distance between "features", or as in the paper's Table 2 a loss of the logits,
             "cross-entropy", "margin" or "gama".
-        distance: How features are compared: divided by their own norms ("unit"), or as the paper writes it ("literal").
+        distance: Of features: "unit" between those scaled to unit length; "literal" divides their distance by the
+            product of both norms.
         space: Whether steps are taken in "log" or "linear" space.
         start: Starts spread over "decades", or "normal" ones around the reference.
         steps: Gradient steps per start.

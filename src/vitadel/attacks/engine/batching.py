@@ -48,13 +48,13 @@ class _Slot:
     seconds: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ContinuousBatch:
     """An attack running on a queue of images.
 
     Args:
         batch_size: The largest number of items.
-        sync_every: About how many steps lie between two reads from the device.
+        sync_interval: About how many steps lie between two reads from the device.
         use_cuda_graph: Whether to capture a step as a CUDA graph.
         attack: The attack.
         model: The model to search on.
@@ -64,7 +64,7 @@ class ContinuousBatch:
     """
 
     batch_size: int
-    sync_every: int
+    sync_interval: int
     use_cuda_graph: bool
     attack: IterativeAttack
     model: Oracle
@@ -82,7 +82,7 @@ class ContinuousBatch:
     capacity: int = field(init=False)
     num_branches: int = field(init=False)
     num_steps: int = field(init=False)
-    sync_interval: int = field(init=False)
+    steps_per_sync: int = field(init=False)
     clock: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class ContinuousBatch:
         self.num_branches = self.attack.num_branches(self.queue.num_classes)
         self.capacity = max(1, self.batch_size // self.num_branches)
         self.num_steps = self.attack.num_steps(self.threat)
-        self.sync_interval = even_interval(self.num_steps, self.sync_every)
+        self.steps_per_sync = even_interval(self.num_steps, self.sync_interval)
 
     # ------------------------------------------------------------- admission
 
@@ -102,7 +102,7 @@ class ContinuousBatch:
         while self.waiting and empty and not self._try_to_admit(empty[: len(self.waiting)]):
             empty = empty[: max(1, len(empty) // 2)]
         used = self._used()
-        most = len(self.slots) * (1 if self.sync_interval == 1 else _COMPACT_BELOW)
+        most = len(self.slots) * (1 if self.steps_per_sync == 1 else _COMPACT_BELOW)
         if len(used) <= most and len(used) < len(self.slots):
             self._compact(used)
         return bool(self.slots)
@@ -176,7 +176,7 @@ class ContinuousBatch:
         try:
             if self.use_cuda_graph and self.graph is None and self._worth_capturing():
                 self._capture()
-            for _ in range(self.sync_interval):
+            for _ in range(self.steps_per_sync):
                 if self.graph is not None:
                     self.graph.run()
                 else:

@@ -114,7 +114,14 @@ class Engine:
         assert chosen.batch_size is not None
         assert chosen.sync_interval is not None
         batch = ContinuousBatch(
-            chosen.batch_size, chosen.sync_interval, bool(chosen.cuda_graph), attack, model, queue, threat, judge
+            batch_size=chosen.batch_size,
+            sync_interval=chosen.sync_interval,
+            use_cuda_graph=bool(chosen.cuda_graph),
+            attack=attack,
+            model=model,
+            queue=queue,
+            threat=threat,
+            judge=judge,
         )
         if flags is not None:
             batch.flags = flags

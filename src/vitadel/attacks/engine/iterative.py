@@ -62,6 +62,9 @@ class IterativeAttack(Attack):
     A step must not wait for the device (`.item()`, `if tensor:`, `nonzero`): it may be captured as a CUDA graph.
     """
 
+    # a subclass that is a dataclass with slots calls `IterativeAttack.find_flags(self, ...)`: such a class is made anew
+    # by its decorator, and a bare `super()` would look for the one before
+
     __slots__ = ()
 
     @abstractmethod
@@ -74,7 +77,18 @@ class IterativeAttack(Attack):
 
     @abstractmethod
     def step(self, model: Oracle, ctx: StepContext, state: State) -> tuple[Query, State]:
-        """Evaluate the model at `state["x"]` and choose the next point."""
+        """Evaluate the model at `state["x"]` and choose the next point.
+
+        Args:
+            model: Call it for logits, or its `gradient` for objective, gradient and logits.
+            ctx: The items and their goal; `step_B` is 0 again at the start of each restart.
+            state: As `start` or the step before returned it.
+
+        Returns:
+            What was evaluated, and the next state. An adversarial example among the evaluated points ends an image,
+            unless `stops_at_success` is false, and is its result; the result of a robust image is `state["best"]`, or
+            `state["x"]` if there is no best.
+        """
 
     @property
     def restarts(self) -> int:

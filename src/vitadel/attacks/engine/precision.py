@@ -42,7 +42,7 @@ def search_model(
     for variant in variants:
         tried, compiled = variant
         try:
-            candidate = _in_precision(model, tried, compile=compiled)
+            candidate = in_precision(model, tried, compile=compiled)
             _check_passes(candidate, x)
         except torch.OutOfMemoryError:
             raise
@@ -57,12 +57,8 @@ def search_model(
     raise UsageError("the model gives no gradient at all")  # pragma: no cover - the last variant raises its own error
 
 
-def in_precision(model: nn.Module, precision: str) -> Model:
+def in_precision(model: nn.Module, precision: str, *, compile: bool = False) -> Model:
     """The model in `precision`, without a check that it works."""
-    return _in_precision(model, precision, compile=False)
-
-
-def _in_precision(model: nn.Module, precision: str, *, compile: bool) -> Model:
     if precision == "fp16":
         small = copy.deepcopy(model).half()
         fast = torch.compile(small, dynamic=True) if compile else small

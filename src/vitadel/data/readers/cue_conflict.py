@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, spelled
 from vitadel.data.dataset import Source
 from vitadel.data.pixels import Files
 from vitadel.data.preprocess import Preprocess
@@ -47,7 +47,7 @@ def read_stimuli(root: Path, preprocess: Preprocess, *, skip: bool) -> Source:
     if unexpected and not skip:
         raise UsageError(
             f"{root} holds {len(unexpected)} entries that are no stimuli, the first is {unexpected[0]}. Move them "
-            "elsewhere, or say --skip-unreadable."
+            f"elsewhere, or write {spelled('skip_unreadable')}."
         )
     if not ids:
         raise UsageError(f"{root} holds no cue-conflict stimuli. {_LAYOUT}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, spelled
 from vitadel.data.dataset import Source
 
 
@@ -25,7 +25,7 @@ def choose_images(source: Source, lines: tuple[str, ...], file: Path, *, skip: b
     if absent and (not skip or len(absent) == len(lines)):
         raise UsageError(
             f"{len(absent)} of the {len(lines)} images that {file} names are missing, the first is {absent[0]}. "
-            "Fetch them, or say --skip-unreadable to go on without them."
+            f"Fetch them, or write {spelled('skip_unreadable')} to go on without them."
         )
     index = [index_of[_tail(line)] for line in lines if _tail(line) in index_of]
     test = source.test.take(torch.tensor(index, dtype=torch.int64))

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from vitadel.attacks import FGSM, PGD, AutoAttack, AutoAttackPlus, AutoAttackRand, Scaling
+from vitadel.attacks import FGSM, PGD, AutoAttack, AutoAttackPlus, AutoAttackRand, NamedAttack, Scaling
 from vitadel.attacks.attention_scaling.attack import rescale_model
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, require_taps
 from vitadel.attacks.oracle import zero_gradient_flags
@@ -22,7 +22,7 @@ from vitadel.core.flags import Flag
 from vitadel.core.numeric import Positive, check_ranges
 from vitadel.core.stats import accuracy_of
 from vitadel.data import DataSet
-from vitadel.evaluate.adversarial_images import ImageFiles, copy_from, refuse_missing, write_gallery
+from vitadel.evaluate.adversarial_images import IMAGES, ImageFiles, copy_from, refuse_missing, write_gallery
 from vitadel.evaluate.attention_scaling import (
     PAPER_PROTOCOL,
     RESCALED,
@@ -33,25 +33,24 @@ from vitadel.evaluate.attention_scaling import (
     search_flags,
     with_scaled,
 )
-from vitadel.evaluate.context import Context, without_caller_modes
-from vitadel.evaluate.images import refuse_other_classes, refuse_unwritable_names, skipped_flags
+from vitadel.evaluate.context import FLAGS, Context, without_caller_modes
+from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.search import (
     CLEAN,
     COSTS,
     AttackRunner,
-    NamedAttack,
     fill_attack_table,
     is_randomized,
     record_clean_predictions,
 )
 from vitadel.evaluate.store import ResultStore, Row
-from vitadel.evaluate.suites.base import Suite, run_suite
+from vitadel.evaluate.suites.base import Suite, run_suite, threat_needed
 from vitadel.losses import margin
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, AttackRecord, SuiteRecord, ThreatRecord
 from vitadel.threats import Threat, check_size, with_eps
 
 # tables that are no attack's
-_TABLES = (CLEAN, "flags")
+_TABLES = (CLEAN, FLAGS, IMAGES)
 # share of the images by which an attack without gradients may beat those with them before they are doubted
 _SQUARE_MARGIN = 0.002
 
@@ -98,9 +97,7 @@ class AttackSuite:
         if not self.attacks:
             return [None]
         if threat is None:
-            raise UsageError(
-                f"suite {self.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255."
-            )
+            raise threat_needed(self.name)
         radii = sorted({threat.eps * scale for scale in self.eps_scales})
         kept: list[Threat | None] = [with_eps(threat, eps) for eps in radii if eps <= threat.largest_eps]
         if not kept:
@@ -117,7 +114,10 @@ class AttackSuite:
         stages = tuple(one for attack in self.attacks for one in _stages(attack, threat))
         names = [stage.name for stage in stages]
         if twice := next((name for name in names if names.count(name) > 1 or name in _TABLES), None):
-            raise UsageError(f"each attack of a suite needs its own name, got {twice!r}. Name each differently.")
+            raise UsageError(
+                f"each attack of a suite needs its own name, got {twice!r}. Name each differently, such as "
+                f'NamedAttack("{twice}-2", attack).'
+            )
         return stages if self.scaling is None else with_scaled(stages, factors_of(self.scaling))
 
     # ------------------------------------------------------------ the protocol
@@ -185,7 +185,7 @@ def _stages(attack: NamedAttack, threat: Threat) -> tuple[NamedAttack, ...]:
         return (attack,)
     if attack.target is not None:
         raise UsageError("AutoAttack chooses its targets itself. Leave `target` out.")
-    return tuple(NamedAttack(stage.name, stage.attack, stage.loss) for stage in attack.attack.stages(threat))
+    return attack.attack.stages(threat)
 
 
 # ------------------------------------------------------------------------ rows
@@ -322,14 +322,15 @@ def refuse_suite(
     split: str = "test",
     scaling: Scaling | None = None,
 ) -> None:
-    """Raise a UsageError if these do not go together; for callers that have not claimed a run folder yet."""
+    """Raise a UsageError if a suite cannot be carried out; for callers that have not claimed a run folder yet.
+
+    That model and data have the same classes, and names that can be written, is checked once for all suites.
+    """
     images, radii = data.split(split), [threat]
     if len(images) == 0:
         raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
     if suite.needs_threat and threat is None:
-        raise UsageError(f"suite {suite.name!r} attacks, so it needs a threat. Write for example --threat linf:8/255.")
-    refuse_other_classes(model, data)
-    refuse_unwritable_names(data, split)
+        raise threat_needed(suite.name)
     if isinstance(suite, AttackSuite):
         radii = suite.radii(threat)
         for radius in radii:

@@ -2,14 +2,13 @@
 
 import torch
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d
 
 from vitadel.attacks import Attack
 from vitadel.evaluate.context import Context
+from vitadel.evaluate.images import thumbnail
 from vitadel.runs.exhibits import Picture, Pictures
 from vitadel.threats import Threat
 
-_SIDE = 112  # pixels of a picture
 _ATTACKED = 6  # images
 
 
@@ -20,8 +19,7 @@ def first_images(ctx: Context, count: int) -> Tensor:
 
 def picture(image: Tensor, note: str = "") -> Picture:
     """An image [3, H, W] in [0, 1], made smaller if it is large."""
-    small = adaptive_avg_pool2d(image[None], _SIDE)[0] if min(image.shape[-2:]) > _SIDE else image
-    return Picture.of(small.cpu().numpy(), note=note)
+    return Picture.of(thumbnail(image).cpu().numpy(), note=note)
 
 
 def attack_pictures(

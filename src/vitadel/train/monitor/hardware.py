@@ -29,12 +29,6 @@ class _Rates(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
-class _Memory(ctypes.Structure):
-    """Bytes."""
-
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
-
-
 @dataclass(slots=True)
 class Nvml:
     """One GPU in NVIDIA's management library; a quantity that the card does not report is None."""
@@ -75,11 +69,6 @@ class Nvml:
         """Percent of the last sampling interval (a sixth of a second to a second) in which a kernel ran."""
         rates = _Rates()
         return float(rates.gpu) if self._query("nvmlDeviceGetUtilizationRates", rates) else None
-
-    def memory_used(self) -> float | None:
-        """MiB in use on the card, by everybody."""
-        memory = _Memory()
-        return memory.used / 2**20 if self._query("nvmlDeviceGetMemoryInfo", memory) else None
 
     def power(self) -> float | None:
         """Watts."""
