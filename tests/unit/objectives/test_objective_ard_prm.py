@@ -37,7 +37,8 @@ PATCHES = 16
 
 def fresh() -> Model:
     # averaged tokens: of a class token, gradients reach pixels through attention alone
-    options: dict[str, Option] = {"depth": 2, "embed_dim": 32, "num_heads": 2, "class_token": False, "global_pool": "avg"}
+    pooled: dict[str, Option] = {"class_token": False, "global_pool": "avg"}
+    options = {"depth": 2, "embed_dim": 32, "num_heads": 2, **pooled}
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
     with torch.no_grad():
         for name, weight in model.named_parameters():
