@@ -269,6 +269,6 @@ def test_commands_have_exactly_these_options() -> None:
         "attacks": ["--json"],
         "scalings": ["--json"],
         "suites": ["--json"],
-        "analyze": sorted(set(judge) - {"--compile", "--precision", "--keep-images"}),
+        "analyze": sorted({*judge, "--skip-unreadable"} - {"--compile", "--precision", "--keep-images"}),
         "studies": ["--json"],
     }

@@ -30,4 +30,4 @@ class NamedAttack:
 
     def __post_init__(self) -> None:
         if self.loss is kl_divergence and self.target is not None:
-            raise UsageError("the KL divergence leads away from the clean answer and has no target. Leave one out.")
+            raise UsageError("the KL divergence leads away from the clean prediction and has no target. Leave one out.")

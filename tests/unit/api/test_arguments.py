@@ -75,7 +75,8 @@ def test_known_arguments_are_those_of_the_signature(net: nn.Module) -> None:
         "scaling, seed, suite, threat, x, y."
     )
     text = message(lambda: api.load_data("digits", foo=1))
-    assert text == "unknown argument of load_data 'foo'. Known: classes, image_size, preprocess, skip_unreadable, spec."
+    known = "classes, holdout, image_size, preprocess, skip_unreadable, spec"
+    assert text == f"unknown argument of load_data 'foo'. Known: {known}."
 
 
 @pytest.mark.parametrize("nothing", [(), ("",), (None,)])

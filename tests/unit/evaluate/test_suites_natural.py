@@ -104,7 +104,7 @@ def test_images_are_labeled_with_wrong_predictions_only(tmp_path: Path) -> None:
 
 def test_other_images_are_refused() -> None:
     with pytest.raises(
-        UsageError, match="about the 200 classes of imagenet-a, and gray_images has others. Write --data"
+        UsageError, match="about the 200 classes of imagenet-a, and grays has others. Write --data"
     ):
         ImageNetA().refuse(Bins(), gray_images([5]), "test")
     outside = next(label for label, name in enumerate(wnids()) if name not in subset_wnids("imagenet-r"))
@@ -214,7 +214,7 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
             ShapeBias(mapping=str(path)).members()
     with pytest.raises(UsageError, match="cannot read the mapping"):
         ShapeBias(mapping="nowhere").members()
-    with pytest.raises(UsageError, match="about cue-conflict stimuli, and gray_images are none"):
+    with pytest.raises(UsageError, match="about cue-conflict stimuli, and grays are none"):
         ShapeBias().refuse(Bins(), gray_images([5]), "test")
 
 
