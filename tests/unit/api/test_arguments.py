@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import vitadel as vd
 from vitadel.api.catalog import CATALOGS
-from vitadel.api.evaluate import DEFAULT_THREAT, as_suites
+from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.sweep import as_sweep
 from vitadel.core.errors import UsageError
 from vitadel.evaluate import NamedAttack
+from vitadel.evaluate.parsing import as_suites
 from vitadel.recipes.provenance import _text
 
 # called in ways that a type checker refuses, as users without one do
