@@ -64,7 +64,7 @@ def test_an_attack_needs_a_threat() -> None:
         ("objective=tardes", "unknown kind of objective 'tardes'. Did you mean 'trades'"),
         ("objective=fancy", "Known: aas, adversarial, ard-prm, awp, mart, standard, tora, trades"),
         ("objective=trades:bta=3", "unknown setting of trades 'bta'. Did you mean 'beta'"),
-        ("objective=trades:beta=-1", "TRADES.beta must be at least 0, got -1"),
+        ("objective=trades:beta=-1", "TRADES.beta must not be negative, got -1"),
         ("objective=", "unknown kind of objective ''"),
     ],
 )
