@@ -16,10 +16,10 @@ import torch
 from record import clock, hardware, versions, write_record
 
 from vitadel import data, models
-from vitadel.api.evaluate import as_suites
 from vitadel.attacks import Engine
 from vitadel.core.distributed import best_device
 from vitadel.evaluate import Context, evaluate_suite
+from vitadel.evaluate.parsing import as_suites
 from vitadel.evaluate.suites import Spatial
 from vitadel.runs import Run
 from vitadel.shifts import rotated_translated

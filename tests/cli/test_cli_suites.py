@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitadel.api.evaluate import as_suites
 from vitadel.core.errors import UsageError
 from vitadel.evaluate import SUITES
+from vitadel.evaluate.parsing import as_suites
 from vitadel.evaluate.suites import Corruptions, GrayLevel, Transfer
 from vitadel.models import load, save
 from vitadel.runs import ResultFolder, Run

@@ -62,7 +62,11 @@ def test_errors_are_one_line_and_leave_no_files(vitadel: Command, tmp_path: Path
         (("sweep", "digits-standart", "--axis", "seed=0"), "unknown recipe 'digits-standart'. Did you mean"),
         (SWEEP, "a sweep needs something to vary"),
         ((*SWEEP, "--axis", "plan.epoch=1"), "unknown setting of TrainingConfig 'epoch'"),
-        ((*SWEEP, "--axis", "seed=0", "--suite", "quik"), "unknown suite 'quik'. Did you mean 'quick'"),
+        ((*SWEEP, "--axis", "seed=0", "--suite", "quik"), "unknown suite or attack 'quik'. Did you mean 'quick'"),
+        ((*SWEEP, "--axis", "seed=0", "--attack", "quick"), "unknown attack 'quick'. Known: apgd"),
+        ((*SWEEP, "--axis", "seed=0", "--attack", "pgd:stps=3"), "unknown setting of pgd 'stps'. Did you mean 'steps'"),
+        ((*SWEEP, "--axis", "seed=0", "--attack", "fgsm", "--attack", "fgsm"), "the column 'fgsm' is given twice"),
+        ((*SWEEP, "--axis", "seed=0", "--suite", "clean", "--test-data", "digit"), "unknown data set 'digit'"),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quick", "--threat", "lnf:1"), "unknown threat 'lnf'"),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quick", "--threat", "l2:1000"), "allows every image of shape"),
         ((*SWEEP, "--axis", "preprocess=squash:8,squash:99999999"), "Squash.size must lie in [1, 4096], got 99999999"),
@@ -121,3 +125,28 @@ def test_a_published_sweep_has_its_axes_and_numbers(
     page = (tmp_path / "page.html").read_text()
     assert "Published robust %" in page
     assert "40.00" in page
+
+
+def test_a_recipe_is_trained_with_another_kind(vitadel: Command, tmp_path: Path) -> None:
+    short = ("--data", "digits[:64]", "--set", "plan.epochs=1", "--set", "plan.warmup_epochs=0")
+    code, _, err = vitadel(
+        "train", "digits-adversarial", *short, "--set", "objective=trades:beta=3", "--run", tmp_path / "a", "--json"
+    )
+    assert code == 0, err
+    recipe = json.loads((tmp_path / "a" / "manifest.json").read_text())["parts"]["recipe"]
+    assert (recipe["objective"]["is"], recipe["objective"]["beta"]) == ("TRADES", 3.0)
+    code, _, err = vitadel(
+        "sweep",
+        "digits-adversarial",
+        *short,
+        "--axis",
+        "objective=adversarial,trades,mart",
+        "--run",
+        tmp_path / "kinds",
+        "--json",
+    )
+    assert code == 0, err
+    table = json.loads((tmp_path / "kinds" / "table.json").read_text())
+    assert [row["name"] for row in table["rows"]] == ["objective=adversarial", "objective=trades", "objective=mart"]
+    manifest = json.loads((tmp_path / "kinds" / "objective=mart" / "manifest.json").read_text())
+    assert manifest["parts"]["recipe"]["objective"]["is"] == "MART"

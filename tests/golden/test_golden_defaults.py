@@ -10,7 +10,7 @@ from on_record import check  # type: ignore[import-not-found]
 from vitadel.analyze import STUDIES
 from vitadel.attacks import ATTACKS, SCALINGS
 from vitadel.evaluate import SUITES
-from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Standard, TORATraining
+from vitadel.objectives import ARDPRM, AWP, MART, TRADES, Adversarial, AttentionScaling, Standard, TORATraining
 from vitadel.threats import THREATS, Linf
 from vitadel.train import SGD, AdamW, Lion, Mixing, PILAugment, TrainingConfig
 
@@ -24,6 +24,7 @@ NAMED = {
     **{f"threat {name}": kind(0.1) for name, kind in THREATS.items()},
     **{f"objective {kind.__name__}": kind(None, THREAT) for kind in (Adversarial, TRADES, MART, TORATraining)},
     **{f"objective {kind.__name__}": kind(Standard()) for kind in (AWP, AttentionScaling)},
+    "objective ARDPRM": ARDPRM(Adversarial(None, THREAT)),
     **{f"optimizer {kind.__name__}": kind(lr=0.1) for kind in (SGD, AdamW, Lion)},
     "plan": TrainingConfig(epochs=10, batch_size=8, optimizer=SGD(lr=0.1)),
     "mixing": Mixing(),

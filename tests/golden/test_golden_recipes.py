@@ -32,7 +32,8 @@ def of_table(name: str) -> dict[str, object]:
     for member in as_sweep(name).combinations():
         values, numbers = chosen(member.recipe), table.rows[member.labels]
         changed = {path: values.get(path) for path in {**common, **values} if values.get(path) != common.get(path)}
-        rows[" ".join(member.labels)] = [numbers.clean, numbers.robust, numbers.standard_clean, changed]
+        printed = [numbers.clean, numbers.robust, numbers.standard_clean, *numbers.others.values()]
+        rows[" ".join(member.labels)] = [*printed, changed]
     return {"recipe": table.recipe, "threat": table.threat, "attack": table.attack, "rows": rows}
 
 

@@ -17,7 +17,7 @@ from vitadel.attacks import ATTACKS, PGD, SCALINGS
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.evaluate import SUITES, AttackSuite
-from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Standard, TORATraining
+from vitadel.objectives import ARDPRM, AWP, MART, TRADES, Adversarial, AttentionScaling, Standard, TORATraining
 from vitadel.recipes import RECIPES
 from vitadel.shifts import RotateTranslate
 from vitadel.threats import L1, L2, Linf
@@ -45,11 +45,13 @@ RECORDS = {
 ELSEWHERE = {"models": "ModelSpec Normalization"}
 
 # values for fields without a default
-_ATTACK, _THREAT, _RECIPE = PGD(steps=2), Linf(8 / 255), RECIPES["digits-adversarial"]()
+_ATTACK, _ATTACK_OF_TRAINING = PGD(steps=2), PGD(steps=2, keep_best=False)
+_THREAT, _RECIPE = Linf(8 / 255), RECIPES["digits-adversarial"]()
 GIVEN: dict[str, dict[str, Any]] = {
     "Adversarial": {"attack": _ATTACK, "threat": _THREAT},
     "AttackSuite": {"name": "own", "about": ""},
     "AttentionScaling": {"inner": Standard()},
+    "ARDPRM": {"inner": Adversarial(_ATTACK_OF_TRAINING, _THREAT)},
     "AWP": {"inner": Standard()},
     "AdamW": {"lr": 0.1},
     "CenterCrop": {"size": 32},
@@ -136,6 +138,7 @@ def test_all_settings_of_the_registries_are_checked() -> None:
         TRADES,
         MART,
         TORATraining,
+        ARDPRM,
         AWP,
         AttentionScaling,
         TrainingConfig,

@@ -7,10 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitadel.core.errors import unknown_name_error
 from vitadel.core.settings import choices, field_docs
+
+if TYPE_CHECKING:
+    from vitadel.recipes.published import PublishedAccuracy
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,26 +300,33 @@ def _sweep(name: str) -> Page:
         "settings": list(table.settings),
         "threat": table.threat,
         "attack": table.attack,
+        "evaluations": {column.name: column.evaluation for column in table.columns},
         "note": table.note,
     }
-    rows = [
-        {"values": dict(zip(names, labels, strict=True)), **dataclasses.asdict(row)}
-        for labels, row in table.rows.items()
-    ]
+    rows = [{"values": dict(zip(names, labels, strict=True)), **_printed(row)} for labels, row in table.rows.items()]
     numbers = []
     for labels, row in table.rows.items():
         combination = ", ".join(f"{axis}={label}" for axis, label in zip(names, labels, strict=True))
         accuracy = f"clean {_percent(row.clean)}, robust {_percent(row.robust)}"
         if row.standard_clean is not None:
             accuracy += f", clean without adversarial training {_percent(row.standard_clean)}"
+        accuracy += "".join(f", {name} {_percent(value)}" for name, value in row.others.items())
         numbers.append(Setting(combination, "", accuracy))
-    lines = [
-        f"{key.capitalize()}: {' '.join(value) if isinstance(value, list) else value}"
-        for key, value in about.items()
-        if value
-    ]
+    lines = [f"{key.capitalize()}: {_words(value)}" for key, value in about.items() if value]
     heading = f"Published accuracy in percent; `vitadel sweep {name}` trains them"
     return Page(f"{name}: {table.about}", "\n".join(lines), heading, tuple(numbers), "", {**about, "rows": rows})
+
+
+def _printed(row: "PublishedAccuracy") -> dict[str, object]:
+    printed = dataclasses.asdict(row)
+    return printed if row.others else {name: value for name, value in printed.items() if name != "others"}
+
+
+def _words(value: object) -> str:
+    """A value of a page's text; of a mapping, each entry with its name."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} by {one}" for name, one in value.items())
+    return " ".join(value) if isinstance(value, list) else str(value)
 
 
 def _percent(number: float | None) -> str:

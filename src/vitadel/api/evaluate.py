@@ -12,15 +12,13 @@ from vitadel.api.arguments import progress_of
 from vitadel.api.job import Job, refuse_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import Evaluation
-from vitadel.attacks import ATTACKS, Attack, Engine, NamedAttack, Scaling
-from vitadel.attacks.parsing import notation, parse_attack_and_goal, parse_scaling
-from vitadel.core.errors import UsageError, short_repr, spelled, unknown_name_error
+from vitadel.attacks import Engine, Scaling
+from vitadel.attacks.parsing import parse_scaling
+from vitadel.core.errors import UsageError, spelled
 from vitadel.core.numeric import check_seed
 from vitadel.core.progress import ProgressCallback
-from vitadel.core.settings import split_name, with_settings
 from vitadel.data import DataSet, Preprocess
 from vitadel.evaluate import (
-    SUITES,
     AttackSuite,
     Context,
     Suite,
@@ -29,13 +27,13 @@ from vitadel.evaluate import (
     refuse_suite,
     refuse_unwritable_names,
 )
-from vitadel.runs.schema import FORMER_SUITE_NAMES, SuiteRecord
+from vitadel.evaluate.parsing import SuiteLike, as_suites
+from vitadel.runs.schema import SuiteRecord
 from vitadel.threats import Threat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-SuiteLike = str | Suite | Attack | NamedAttack
 DEFAULT_THREAT = "linf:8/255"
 # data whose labels are not the model's classes, and the suite that knows them
 _OWN_LABELS = {"cue-conflict": "shape-bias"}
@@ -115,72 +113,6 @@ def evaluate(
                 suite = replace(suite, keep_images=True)
             records += evaluate_suite(suite, ctx, claimed.results, scaling=chosen_scaling)
     return Evaluation(Path(run), job.name, tuple(records), job.assumption)
-
-
-def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
-    """Suites from their text, such as `clean,corruptions:severities=1+3,jpeg=85`, from attacks, or as they are.
-
-    Raises:
-        UsageError: If there is no such suite or setting, or two of one name.
-    """
-    several: Sequence[SuiteLike] = suites if isinstance(suites, list | tuple) else [suites]  # type: ignore[list-item]
-    chosen: list[Suite] = []
-    for one in several:
-        if isinstance(one, str):
-            chosen += [_parse_suite(text) for text in _split_suites(one)]
-        elif isinstance(one, Attack | NamedAttack):
-            chosen.append(_of_attack(one))
-        elif isinstance(one, type) or not isinstance(one, Suite):
-            raise UsageError(
-                f"a suite is a name from `vitadel suites`, an attack, or an object with name, refuse, run, rows and "
-                f'summarize, got {short_repr(one)}. Write for example "autoattack" or vd.attacks.PGD().'
-            )
-        else:
-            chosen.append(one)
-    names = [suite.name for suite in chosen]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UsageError(f"the suite {twice} is named twice, and a run holds one. Give each its own --run.")
-    return chosen
-
-
-def attack_suite(text: str) -> AttackSuite:
-    """A suite of the one attack that `pgd:steps=40,loss=margin` names."""
-    return _of_attack(NamedAttack(text, *parse_attack_and_goal(text)))
-
-
-def _of_attack(attack: Attack | NamedAttack) -> AttackSuite:
-    if isinstance(attack, Attack):
-        name = next((name for name, kind in ATTACKS.items() if type(attack) is kind), type(attack).__name__.lower())
-        attack = NamedAttack(name, attack, type(attack).default_loss)
-    return AttackSuite("attack", attack.name, (attack,))
-
-
-def _split_suites(text: str) -> list[str]:
-    """Text cut at the commas between suites; a comma also separates the settings of one suite."""
-    suites: list[str] = []
-    for piece in text.split(","):
-        before, equals, _ = piece.partition("=")
-        if equals and ":" not in before and suites:  # a setting of the suite before it
-            suites[-1] += ("," if ":" in suites[-1] else ":") + piece
-        else:
-            suites.append(piece)
-    return suites
-
-
-def _parse_suite(text: str) -> Suite:
-    name = text.partition(":")[0]
-    if name in FORMER_SUITE_NAMES and name not in SUITES:
-        return _parse_suite(FORMER_SUITE_NAMES[name] + text.removeprefix(name))
-    if name in SUITES:
-        suite = SUITES[name]
-        if not isinstance(suite, AttackSuite):
-            return with_settings(suite, split_name(text)[1], notation(name))
-        if ":" in text:
-            raise UsageError(f"the suite {name} runs attacks and has no settings, got {text!r}. Write {name}.")
-        return suite
-    if name in ATTACKS:
-        return attack_suite(text)
-    raise unknown_name_error("suite or attack", name, {**SUITES, **ATTACKS})
 
 
 def _refuse_without_attacks(suites: Sequence[Suite], option: str) -> None:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from vitadel.api.arguments import progress_of, refuse_arguments, refuse_norm_and_eps
 from vitadel.api.data import default_preprocess, load_data
-from vitadel.api.evaluate import DEFAULT_THREAT, SuiteLike, as_suites
+from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.models import load_model
 from vitadel.api.results import Robustness
 from vitadel.attacks import Engine, NamedAttack, Scaling
@@ -22,6 +22,7 @@ from vitadel.data import Split
 from vitadel.evaluate import AttackSuite, Context, MemoryStore, TensorImages, evaluate_suite
 from vitadel.evaluate.adversarial_images import IMAGES
 from vitadel.evaluate.attention_scaling import factors_of
+from vitadel.evaluate.parsing import SuiteLike, as_suites
 from vitadel.evaluate.search import is_randomized
 from vitadel.threats import Threat, as_threat
 

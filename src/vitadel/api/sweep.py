@@ -10,15 +10,19 @@ from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT, evaluate
 from vitadel.api.results import ShortTable
 from vitadel.api.train import as_recipe
+from vitadel.attacks import ATTACKS, Attack, NamedAttack
 from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import as_text
 from vitadel.core.stats import Accuracy
-from vitadel.evaluate import ATTACK_SUITES, AttackSuite
+from vitadel.evaluate import AttackSuite, Suite
+from vitadel.evaluate.parsing import SuiteLike, as_suites
 from vitadel.recipes import RECIPES, Recipe
+from vitadel.recipes.columns import Column, Evaluation, slug
+from vitadel.recipes.published import PublishedSweep
 from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
 from vitadel.recipes.sweep import Axis, Sweep, run_sweep
-from vitadel.runs.schema import FORMER_SUITE_NAMES, CombinationRecord, SuiteRecord, SweepRecord
+from vitadel.runs.schema import CombinationRecord, SuiteRecord, SweepRecord
 from vitadel.threats import Threat
 
 _COLUMNS = {"holdout": "hold-out", "test": "test", "published": "published"}
@@ -95,7 +99,9 @@ def sweep(
     axes: Mapping[str, Sequence[object]] | Sequence[str | Axis] = (),
     overrides: Mapping[str, object] | Sequence[str] = (),
     data: str | None = None,
-    suite: str | AttackSuite | None = None,
+    test_data: str | Sequence[str] = (),
+    attack: "str | Attack | NamedAttack | Sequence[str | Attack | NamedAttack]" = (),
+    suite: "SuiteLike | Sequence[SuiteLike] | None" = None,
     threat: str | Threat | None = None,
     progress: bool | ProgressCallback | None = None,
     command: str | None = None,
@@ -108,8 +114,12 @@ def sweep(
         axes: What is varied: `{"plan.epochs": [10, 20]}` or `["plan.epochs=10,20"]`.
         overrides: Settings to change in all combinations.
         data: A data set in place of the recipe's.
-        suite: Attacks to evaluate every combination with on the test images.
-        threat: The threat model of the suite; linf:8/255 by default.
+        test_data: A data set whose test images are evaluated, in place of those of `data`; in a list, also one of
+            `imagenet-a:`, `imagenet-r:` and `cue-conflict:` each, for the suites of these images.
+        attack: Attacks to evaluate every combination with on the test images, each by itself.
+        suite: Suites to evaluate with; "none" for nothing. By default, if there is no attack either, a published table
+            is evaluated as its paper does, and a recipe is not.
+        threat: The threat model of attacks and suites; that of the table, or linf:8/255, by default.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
         command: What the manifest records as the command.
 
@@ -125,16 +135,18 @@ def sweep(
     if isinstance(recipe, Sweep):
         chosen = recipe
     else:
-        chosen = as_sweep(recipe, axes, overrides, data=data, suite=suite, threat=threat)
+        chosen = as_sweep(
+            recipe, axes, overrides, data=data, test_data=test_data, attack=attack, suite=suite, threat=threat
+        )
 
-    def evaluated(folder: Path, notify: ProgressCallback) -> Sequence[SuiteRecord]:
-        assert chosen.suite is not None
+    def evaluated(one: Evaluation, notify: ProgressCallback) -> Sequence[SuiteRecord]:
         done = evaluate(
-            folder,
-            chosen.data or chosen.recipe.data,
-            chosen.suite,
-            run=folder / "test",
-            threat=chosen.threat or DEFAULT_THREAT,
+            one.model,
+            one.data,
+            list(one.suites),
+            run=one.run,
+            threat=one.threat or DEFAULT_THREAT,
+            scaling=one.scaling,
             progress=notify,
             command=command,
         )
@@ -151,7 +163,9 @@ def as_sweep(
     overrides: Mapping[str, object] | Sequence[str] = (),
     *,
     data: str | None = None,
-    suite: str | AttackSuite | None = None,
+    test_data: str | Sequence[str] = (),
+    attack: "str | Attack | NamedAttack | Sequence[str | Attack | NamedAttack]" = (),
+    suite: "SuiteLike | Sequence[SuiteLike] | None" = None,
     threat: str | Threat | None = None,
 ) -> Sweep:
     """The sweep that these arguments of `sweep` describe; given axes replace those of a published table."""
@@ -159,18 +173,48 @@ def as_sweep(
     if published is None and isinstance(recipe, str) and recipe not in RECIPES:
         raise unknown_name_error("recipe", recipe, {**RECIPES, **SWEEPS})
     given = _axes(axes)
-    attacks = _suite(suite)
-    default = DEFAULT_THREAT if attacks and attacks.attacks else None  # as `evaluate` has it
+    columns = _columns(attack, suite, published)
+    attacks = any(column.suite.needs_threat for column in columns)
+    default = DEFAULT_THREAT if attacks else None  # as `evaluate` has it
     radius = threat or (published.threat if published else None) or default
     return Sweep(
         as_recipe(published.recipe if published else recipe),
         tuple(_replaced(published.axes, given) if published else given),
         (*(published.settings if published else ()), *_settings(overrides)),
         data,
-        attacks,
-        threats.as_threat(radius) if radius and suite else None,
+        columns,
+        threats.as_threat(radius) if radius and columns else None,
         published,
+        (test_data,) if isinstance(test_data, str) else tuple(test_data),
     )
+
+
+def _columns(
+    attack: "str | Attack | NamedAttack | Sequence[str | Attack | NamedAttack]",
+    suite: "SuiteLike | Sequence[SuiteLike] | None",
+    published: PublishedSweep | None,
+) -> tuple[Column, ...]:
+    """What rows are evaluated with: what is given, or else what the paper of a table evaluates with."""
+    attacks: Sequence[str | Attack | NamedAttack] = (
+        [attack] if isinstance(attack, str | Attack | NamedAttack) else list(attack)
+    )
+    given: Sequence[SuiteLike] = [] if suite is None else [suite] if isinstance(suite, str | Suite) else list(suite)  # type: ignore[arg-type]
+    if not attacks and not given:
+        return published.columns if published else ()
+    if given in (["none"], ["None"]):
+        given = []
+    return (*(_attack_column(one) for one in attacks), *(Column(one.name, one) for one in as_suites(given)))
+
+
+def _attack_column(attack: "str | Attack | NamedAttack") -> Column:
+    """The column of one attack, called as it is written."""
+    if isinstance(attack, str) and attack.partition(":")[0] not in ATTACKS:
+        raise unknown_name_error("attack", attack.partition(":")[0], ATTACKS)
+    if isinstance(attack, str):
+        return Column(attack, attack)
+    (made,) = as_suites([attack])
+    assert isinstance(made, AttackSuite)
+    return Column(made.about, dataclasses.replace(made, name=slug(made.about)))
 
 
 def _axes(axes: Mapping[str, Sequence[object]] | Sequence[str | Axis]) -> list[Axis]:
@@ -201,12 +245,3 @@ def _replaced(known: Sequence[Axis], given: Sequence[Axis]) -> list[Axis]:
         for axis in given
     )
     return [*(axis for axis in known if axis.name not in names), *chosen]
-
-
-def _suite(suite: str | AttackSuite | None) -> AttackSuite | None:
-    if suite is None or isinstance(suite, AttackSuite):
-        return suite
-    name = suite if suite in ATTACK_SUITES else FORMER_SUITE_NAMES.get(suite, suite)
-    if name not in ATTACK_SUITES:
-        raise unknown_name_error("suite", suite, ATTACK_SUITES)
-    return ATTACK_SUITES[name]

@@ -137,7 +137,8 @@ class PGD(IterativeAttack):
         best = _Best.of(x)
         for step in range(self.steps):
             factor = self.schedule(step, self.steps)
-            objective_B, query, x_new = self._gradient_step(model, ctx, x, step_size * factor)
+            now = replace(ctx, step_B=zero_B + step)
+            objective_B, query, x_new = self._gradient_step(model, now, x, step_size * factor)
             if self.keep_best:
                 best.update(_Best(x, objective_B, goal.success(query.z_BK)))
             x = x_new

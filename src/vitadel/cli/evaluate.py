@@ -74,7 +74,8 @@ AttackOption = Annotated[
 
 def attack(**options: Any) -> None:
     """Attack a model with a single attack and settings of your own, one row per image."""
-    from vitadel.api.evaluate import attack_suite, evaluate
+    from vitadel.api.evaluate import evaluate
+    from vitadel.evaluate.parsing import attack_suite
 
     given = options["context"].params
     call(evaluate, given, suites=attack_suite(given["suites"]))

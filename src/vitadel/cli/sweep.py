@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from vitadel.cli.options import ATTACK, TRAINING, JsonOption, RecipeDataOption, RunOption, option
+from vitadel.cli.options import ATTACK, DATA, TRAINING, JsonOption, RecipeDataOption, RunOption, option
 from vitadel.cli.parsing import call
 
 
@@ -20,12 +20,31 @@ def sweep(
         list[str], option("--set", TRAINING, "PATH=VALUE", "A setting of all combinations; repeatable.")
     ] = [],  # noqa: B006
     data: RecipeDataOption = None,
+    test_data: Annotated[
+        list[str],
+        option(
+            "--test-data",
+            DATA,
+            "DATA",
+            "Test images in place of those of --data; repeatable for imagenet-a:DIR, imagenet-r:DIR, cue-conflict:DIR.",
+        ),
+    ] = [],  # noqa: B006
+    attack: Annotated[
+        list[str],
+        option("--attack", ATTACK, "NAME", "Evaluate each with this attack, as `vitadel attack`; repeatable."),
+    ] = [],  # noqa: B006
     suite: Annotated[
-        str | None, option("--suite", ATTACK, "NAME", "Attacks to evaluate each on the test images.")
-    ] = None,
+        list[str],
+        option(
+            "--suite",
+            ATTACK,
+            "NAMES",
+            "Evaluate each with these suites; repeatable. By default as the paper of a table does; `none` for nothing.",
+        ),
+    ] = [],  # noqa: B006
     threat: Annotated[
         str | None,
-        option("--threat", ATTACK, "NORM:EPS", "Norm and radius of the suite: linf:8/255 (default), l2:0.5, l1:12."),
+        option("--threat", ATTACK, "NORM:EPS", "Norm and radius: by default the table's, or linf:8/255."),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -1,6 +1,7 @@
 """Objectives: what training minimizes, (model, x, y, seed) -> LossOutput."""
 
 from vitadel.objectives.adversarial import Adversarial, AdversarialObjective
+from vitadel.objectives.ard_prm import ARDPRM
 from vitadel.objectives.attention_scaling import AttentionScaling, Scope
 from vitadel.objectives.awp import AWP
 from vitadel.objectives.base import Examples, LossOutput, Objective
@@ -11,6 +12,7 @@ from vitadel.objectives.tora import Order, Output, TORATraining
 from vitadel.objectives.trades import TRADES
 
 __all__ = [
+    "ARDPRM",
     "AWP",
     "MART",
     "TRADES",

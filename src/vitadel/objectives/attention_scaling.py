@@ -118,6 +118,10 @@ class AttentionScaling(Objective):
         return self.inner.trains_subsets
 
     @property
+    def uses_taps(self) -> bool:
+        return self.inner.uses_taps
+
+    @property
     def _buffer(self) -> str:
         return attention_scales.ATTENTION if self.scope is Scope.DEPLOYED else attention_scales.ATTACK
 

@@ -52,6 +52,10 @@ class AWP(Objective):
     def trains_subsets(self) -> bool:
         return self.inner.trains_subsets
 
+    @property
+    def uses_taps(self) -> bool:
+        return self.inner.uses_taps
+
     def at(self, time: TrainingTime) -> Objective:
         inner = self.inner.at(time)
         return inner if time.epoch_index < self.start else replace(self, inner=inner)

@@ -96,6 +96,11 @@ class Objective(ABC):
         return False
 
     @property
+    def uses_taps(self) -> bool:
+        """Whether it looks into the model, which compiled code, cut weights and recomputed activations prevent."""
+        return False
+
+    @property
     def capturable(self) -> bool:
         """Whether a CUDA graph may hold `loss`: it does the same for every batch of a `phase`, and gradients apart
         changes nothing.

@@ -1,4 +1,5 @@
-"""Adaptive attention scaling: AAS-AT around PGD-AT, TRADES, TRADES with AWP and MART, and the model AAS attacks.
+"""Adaptive attention scaling: AAS-AT around PGD-AT, TRADES, TRADES with AWP, MART and PGD-AT with ARD and PRM, and the
+model AAS attacks.
 
 Source:  Jain & Dutta (CVPR 2024), "Towards Understanding and Improving Adversarial Robustness of Vision Transformers",
          sections 5 and 6, tables 3 to 5. Neither their code nor their supplement is available: what they leave open is
@@ -12,6 +13,8 @@ Differs: - What an epoch of scaling does is a reading; `vitadel.objectives.atten
            weights, which were fine-tuned with AdamW for 20: they are those of xcit-s12-cifar10. It gives XCiT-S12
            neither a learning rate nor a schedule: its 0.1 and its cosine are for all others.
          - XCiT-S12 on ImageNet-100 is not in the paper.
+         - Its rows "Mo et al. [26]" do not say what of that work is trained: PGD-AT with ARD and PRM, as here, is what
+           their code does by default with both options; its MixUp and CutMix are not among this paper's augmentations.
 Cost:    estimates are passes x 2 x multiply-accumulates x images, on one H200 at an assumed 400 TFLOP/s in bf16. An
          epoch of scaling costs 23 passes, as PGD with ten steps does: AAS-AT costs no more than what it wraps. Models
          whose attention is scaled are not compiled.
@@ -24,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vitadel.attacks import PGD
-from vitadel.objectives import AWP, MART, TRADES, Adversarial, AttentionScaling, Objective
+from vitadel.objectives import ARDPRM, AWP, MART, TRADES, Adversarial, AttentionScaling, Objective
 from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
 from vitadel.threats import Linf
 from vitadel.train import SGD, Decay, PadCrop, Precision, TrainingConfig
@@ -37,6 +40,7 @@ _METHODS = {
     "trades": "TRADES",
     "trades-awp": "TRADES and AWP",
     "mart": "MART",
+    "ard-prm": "PGD-AT with ARD and PRM",
 }
 
 _MO = "our choice: as in Mo et al.'s parser_cifar.py"
@@ -95,6 +99,15 @@ def _method(name: str) -> tuple[Objective, dict[str, str]]:
         }
         awp = AWP(inner, gamma=0.01) if name == "at-awp" else AWP(inner, gamma=0.005, start=10)
         return awp, {**own, **_below("inner", sources)}
+    if name == "ard-prm":
+        inner, sources = _method("at")
+        assert isinstance(inner, Adversarial)
+        own = {
+            "": "paper: table 5; Mo et al. 2022, by which we take ARD and PRM around PGD-AT",
+            "warmup_epochs": f"{_MO}; n_w",
+            "inner": "our choice: PGD-AT, the default of Mo et al.'s parser_cifar.py",
+        }
+        return ARDPRM(inner, warmup_epochs=10), {**_below("inner", sources), **own}
     objectives: dict[str, Objective] = {
         "at": Adversarial(attack, _LINF),
         "trades": TRADES(attack, _LINF, beta=6.0),
@@ -255,6 +268,16 @@ def vit_b_cifar10_mart_aas() -> Recipe:
     return _published(_aas(vit_b_cifar10_mart()), 85.31, 57.87, 56.43, 55.78)
 
 
+def vit_b_cifar10_ard_prm() -> Recipe:
+    """ViT-B/16 (patches of 4) on CIFAR-10, PGD-AT with ARD and PRM (Mo et al.). Estimate: 1 H200 hour."""
+    return _published(_base("ard-prm", "cifar10"), 86.43, 60.03, 56.12, 55.03)
+
+
+def vit_b_cifar10_ard_prm_aas() -> Recipe:
+    """ViT-B/16 (patches of 4) on CIFAR-10, PGD-AT with ARD and PRM, with AAS-AT. Estimate: 1 H200 hour."""
+    return _published(_aas(vit_b_cifar10_ard_prm()), 86.71, 58.46, 57.44, 56.79)
+
+
 # --------------------------------------------------------------- CIFAR-100
 
 
@@ -301,6 +324,16 @@ def vit_b_cifar100_mart() -> Recipe:
 def vit_b_cifar100_mart_aas() -> Recipe:
     """ViT-B/16 (patches of 4) on CIFAR-100, MART, with AAS-AT. Estimate: 1.1 H200 hours."""
     return _published(_aas(vit_b_cifar100_mart()), 62.84, 28.32, 27.83, 27.01)
+
+
+def vit_b_cifar100_ard_prm() -> Recipe:
+    """ViT-B/16 (patches of 4) on CIFAR-100, PGD-AT with ARD and PRM (Mo et al.). Estimate: 1 H200 hour."""
+    return _published(_base("ard-prm", "cifar100"), 61.76, 31.30, 27.84, 27.01)
+
+
+def vit_b_cifar100_ard_prm_aas() -> Recipe:
+    """ViT-B/16 (patches of 4) on CIFAR-100, PGD-AT with ARD and PRM, with AAS-AT. Estimate: 1 H200 hour."""
+    return _published(_aas(vit_b_cifar100_ard_prm()), 61.43, 30.86, 29.16, 28.42)
 
 
 # ------------------------------------------------------------ ImageNet-100

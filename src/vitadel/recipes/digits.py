@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from vitadel.attacks import PGD, Scaling
 from vitadel.models import Option
-from vitadel.objectives import Adversarial, AttentionScaling, Standard
+from vitadel.objectives import ARDPRM, Adversarial, AttentionScaling, Standard
 from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
 from vitadel.threats import Linf
 from vitadel.train import AdamW, TrainingConfig
@@ -85,4 +85,16 @@ def digits_aas() -> Recipe:
         name="digits-aas",
         about="tiny ViT on digits, adversarial training with AAS-AT",
         objective=AttentionScaling(base.objective, period=5, scaling=scaling, batches=10),
+    )
+
+
+def digits_ard_prm() -> Recipe:
+    """digits-adversarial with ARD and PRM in the first five epochs."""
+    base = digits_adversarial()
+    assert isinstance(base.objective, Adversarial)
+    return replace(
+        base,
+        name="digits-ard-prm",
+        about="tiny ViT on digits, adversarial training with ARD and PRM",
+        objective=ARDPRM(base.objective, warmup_epochs=5),
     )

@@ -10,13 +10,13 @@ Li & Xu 2023:      slides on TORA. Accuracies are those of the joint output, wit
 All accuracies are in percent. A cell that the paper leaves empty is None.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from vitadel.recipes.light_recipe import cait_s12_imagenet100, deit_s_imagenet100, xcit_s12_imagenet100
 from vitadel.recipes.recipe import Recipe
-from vitadel.recipes.sweep import Axis, PublishedAccuracy, PublishedSweep, Value
+from vitadel.recipes.sweep import Axis, Column, PublishedAccuracy, PublishedSweep, Value
 from vitadel.recipes.vit_beats_wrn import (
     vit_b2_cifar10_long,
     vit_b2_cifar10_sgd,
@@ -30,7 +30,25 @@ _LI_XU = "Li & Xu 2023, slides, table {}"
 _APGD = "APGD-CE, 100 steps, 5 restarts"
 _AUTOATTACK = "AutoAttack"
 _PGD = "PGD"
+# what each of these is evaluated with
+_BY_APGD = (Column("robust", "apgd:steps=100,restarts=5"),)
+_BY_AUTOATTACK = (Column("robust", "autoattack"),)
+_BY_PGD40 = (Column("robust", "pgd:steps=40", source="our choice: the length of a step, 2.5 eps / 40"),)
+_LIKE_RVT = "our choice: RVT's code, with which the slides seem to compare"
+_BY_TORA = (
+    Column("FGSM", "fgsm", source=_LIKE_RVT),
+    Column("robust", "pgd:steps=5,step_size=0.5/255", source=_LIKE_RVT),
+    Column("A", "imagenet-a"),
+    Column("R", "imagenet-r"),
+    Column("C", "corruptions", measure="mCE"),
+)
 _SUBSET = "ImageNet-100: another draw of 100 classes gives other accuracies"
+
+
+def _tora(fgsm: float, a: float, r: float, c: float) -> Mapping[str, float]:
+    """The columns of Li & Xu besides clean accuracy and PGD; the last is mCE."""
+    return {"FGSM": fgsm, "A": a, "R": r, "C": c}
+
 
 _PRINTED = ("erase", "base", "mixup", "mixup+erase", "mixup+cutmix", "rand", "rand+erase", "mixup+cutmix+rand+erase")
 
@@ -158,6 +176,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(_ARCHITECTURES,),
         threat="linf:4/255",
         attack=_APGD,
+        columns=_BY_APGD,
+        test_images=5000,
         rows={
             ("deit-s",): PublishedAccuracy(62.52, 33.32, 67.38),
             ("cait-s12",): PublishedAccuracy(70.20, 35.84, 80.28),
@@ -172,6 +192,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(_EPS_WARMUPS,),
         threat="linf:4/255",
         attack=_APGD,
+        columns=_BY_APGD,
+        test_images=5000,
         rows={
             ("0",): PublishedAccuracy(48.46, 30.48),
             ("5",): PublishedAccuracy(52.04, 32.86),
@@ -189,6 +211,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(Axis.of("augmentation", _PRINTED),),
         threat="linf:4/255",
         attack=_APGD,
+        columns=_BY_APGD,
+        test_images=5000,
         rows={
             ("erase",): PublishedAccuracy(67.28, 39.22, 77.22),
             (_BASE,): PublishedAccuracy(66.78, 39.22, 76.60),
@@ -209,6 +233,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(Axis.of("weight-decay", ("0", "0.001", "0.01", "0.05", "0.1", "0.5", "1.0")),),
         threat="linf:4/255",
         attack=_APGD,
+        columns=_BY_APGD,
+        test_images=5000,
         rows={
             ("0",): PublishedAccuracy(66.44, 39.02, 76.32),
             ("0.001",): PublishedAccuracy(66.40, 39.04, 76.32),
@@ -227,6 +253,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(_IMPROVEMENTS,),
         threat="linf:4/255",
         attack=f"{_AUTOATTACK}, RobustBench's 5000 images",
+        columns=_BY_AUTOATTACK,
+        test_images=5000,
         rows={
             ("deit-s",): PublishedAccuracy(66.30, 32.70),
             ("+xca",): PublishedAccuracy(71.68, 28.70),
@@ -242,6 +270,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(Axis.of("smoothing", ("0.0", "0.1", "0.2", "0.3", "0.4")),),
         threat="linf:8/255",
         attack=_AUTOATTACK,
+        columns=_BY_AUTOATTACK,
+        test_images=10000,
         rows={
             ("0.0",): PublishedAccuracy(92.72, 70.52),
             ("0.1",): PublishedAccuracy(93.03, 71.07),
@@ -259,6 +289,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(Axis.of("beta", ("2", "3", "4", "5", "6")),),
         threat="linf:8/255",
         attack=_AUTOATTACK,
+        columns=_BY_AUTOATTACK,
+        test_images=10000,
         rows={
             ("2",): PublishedAccuracy(95.21, 71.22),
             ("3",): PublishedAccuracy(94.35, 71.31),
@@ -275,6 +307,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(Axis.of("mix", ("0.0", "0.1", "0.2", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1.0")),),
         threat="linf:8/255",
         attack="PGD-40",
+        columns=_BY_PGD40,
+        test_images=10000,
         rows={
             ("0.0",): PublishedAccuracy(77.16, 56.85),
             ("0.1",): PublishedAccuracy(88.89, 62.63),
@@ -297,6 +331,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(_SCALING,),
         threat="linf:8/255",
         attack=_AUTOATTACK,
+        columns=_BY_AUTOATTACK,
+        test_images=10000,
         rows={
             ("baseline: B/2, 2000 epochs",): PublishedAccuracy(94.35, 71.31),
             ("model: L/2, 2000 epochs",): PublishedAccuracy(94.75, 72.17),
@@ -312,6 +348,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(_WRN_OPTIMIZERS,),
         threat="linf:8/255",
         attack=_AUTOATTACK,
+        columns=_BY_AUTOATTACK,
+        test_images=10000,
         rows={("sgd",): PublishedAccuracy(92.44, 67.31), ("lion",): PublishedAccuracy(92.47, 67.42)},
         settings=("plan.epochs=2400",),
         note="The SGD row is taken from Wang et al. 2023.",
@@ -323,6 +361,8 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(_VIT_OPTIMIZERS,),
         threat="linf:8/255",
         attack=_AUTOATTACK,
+        columns=_BY_AUTOATTACK,
+        test_images=10000,
         rows={("sgd",): PublishedAccuracy(75.06, None), ("lion",): PublishedAccuracy(94.35, 71.31)},
         settings=("plan.epochs=2000",),
         note="The paper gives no robust accuracy for SGD, which had no weight decay: not a tuned comparison. Its batch "
@@ -335,12 +375,14 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(Axis.of("lambda", ("0.1", "0.3", "0.5", "0.7", "0.9")),),
         threat="linf:1/255",
         attack=_PGD,
+        columns=_BY_TORA,
+        test_images=50000,
         rows={
-            ("0.1",): PublishedAccuracy(84.10, 23.26),
-            ("0.3",): PublishedAccuracy(84.03, 33.84),
-            ("0.5",): PublishedAccuracy(83.66, 37.99),
-            ("0.7",): PublishedAccuracy(81.11, 50.99),
-            ("0.9",): PublishedAccuracy(80.34, 57.50),
+            ("0.1",): PublishedAccuracy(84.10, 23.26, others=_tora(48.44, 46.73, 57.64, 31.69)),
+            ("0.3",): PublishedAccuracy(84.03, 33.84, others=_tora(51.85, 42.45, 56.72, 32.91)),
+            ("0.5",): PublishedAccuracy(83.66, 37.99, others=_tora(54.75, 39.23, 56.27, 34.44)),
+            ("0.7",): PublishedAccuracy(81.11, 50.99, others=_tora(65.75, 23.68, 54.29, 41.55)),
+            ("0.9",): PublishedAccuracy(80.34, 57.50, others=_tora(74.19, 22.21, 53.67, 41.56)),
         },
         note=_LIKELY,
     ),
@@ -351,11 +393,13 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(_TUNINGS,),
         threat="linf:1/255",
         attack=_PGD,
+        columns=_BY_TORA,
+        test_images=50000,
         rows={
-            ("head only",): PublishedAccuracy(80.2, 15.5),
-            ("single adapter",): PublishedAccuracy(82.5, 15.1),
-            ("adapter fusion",): PublishedAccuracy(82.2, 22.6),
-            ("tora",): PublishedAccuracy(84.1, 23.3),
+            ("head only",): PublishedAccuracy(80.2, 15.5, others=_tora(41.1, 22.1, 42.0, 56.9)),
+            ("single adapter",): PublishedAccuracy(82.5, 15.1, others=_tora(40.9, 36.9, 48.3, 46.2)),
+            ("adapter fusion",): PublishedAccuracy(82.2, 22.6, others=_tora(46.2, 36.4, 52.2, 35.5)),
+            ("tora",): PublishedAccuracy(84.1, 23.3, others=_tora(48.4, 46.5, 57.6, 31.7)),
         },
         settings=("objective.weight=0.1",),
         note=_LIKELY,
@@ -367,11 +411,13 @@ SWEEPS: dict[str, PublishedSweep] = {
         axes=(_TUNINGS,),
         threat="linf:1/255",
         attack=_PGD,
+        columns=_BY_TORA,
+        test_images=50000,
         rows={
-            ("head only",): PublishedAccuracy(79.0, 16.3),
-            ("single adapter",): PublishedAccuracy(72.3, 30.1),
-            ("adapter fusion",): PublishedAccuracy(79.5, 55.3),
-            ("tora",): PublishedAccuracy(80.3, 57.5),
+            ("head only",): PublishedAccuracy(79.0, 16.3, others=_tora(42.0, 12.9, 40.2, 62.5)),
+            ("single adapter",): PublishedAccuracy(72.3, 30.1, others=_tora(53.1, 3.1, 21.4, 78.7)),
+            ("adapter fusion",): PublishedAccuracy(79.5, 55.3, others=_tora(66.2, 20.4, 51.7, 42.9)),
+            ("tora",): PublishedAccuracy(80.3, 57.5, others=_tora(74.2, 22.2, 53.7, 41.6)),
         },
         settings=("objective.weight=0.9",),
         note=_LIKELY,

@@ -389,8 +389,27 @@ class PublishedScores:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnRecord:
+    """One number of a row beside that of the paper.
+
+    Args:
+        column: The heading.
+        evaluation: The evaluation it is from, a folder below `test/eval`.
+        measure: Our number with its interval.
+        published: The paper's, in percent where ours is a share.
+        difference: Ours minus the paper's, in the paper's unit.
+    """
+
+    column: str
+    evaluation: str
+    measure: Measure
+    published: float | None = None
+    difference: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CombinationRecord:
-    """One combination of a sweep.
+    """One row of a sweep's table.
 
     Args:
         name: Its folder.
@@ -400,6 +419,9 @@ class CombinationRecord:
         holdout: Its scores on the hold-out.
         test: Its scores on the test images.
         published: The scores of the table that the sweep repeats.
+        columns: All its numbers on test images, clean accuracy first.
+        folder: Its folder, where several rows are evaluations of one model; otherwise its name.
+        scale: Where it differs from the run that the paper prints, so that the numbers do not compare.
     """
 
     name: str
@@ -409,6 +431,9 @@ class CombinationRecord:
     holdout: HoldoutScores | None = None
     test: TestScores | None = None
     published: PublishedScores | None = None
+    columns: Sequence[ColumnRecord] = field(default=(), metadata={"omit": True})
+    folder: str = field(default="", metadata={"omit": True})
+    scale: Sequence[str] = field(default=(), metadata={"omit": True})
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,11 +460,12 @@ class SweepRecord:
     Args:
         recipe: What is trained.
         axes: What is varied, the first changing slowest.
-        suite: The suite of the test scores.
+        suite: What the test scores are of: the evaluations of all columns, with commas.
         threat: Its threat model.
         published: The table that it repeats.
         best: The best combinations so far.
         rows: One for each combination that was tried.
+        left_out: Columns that were left out, and why.
     """
 
     recipe: str
@@ -449,6 +475,7 @@ class SweepRecord:
     published: PublishedTable | None
     best: BestCombinations | None
     rows: Sequence[CombinationRecord]
+    left_out: Sequence[str] = field(default=(), metadata={"omit": True})
 
     def to_json(self) -> dict[str, object]:
         """The record as plain JSON."""

@@ -65,7 +65,7 @@ def set_up(
         )
     sampler = make_sampler(train, synthetic, config, seed, process_state().num_processes if world is None else world)
     objective.prepare_model(model)
-    _refuse_hidden_attention(config, model)
+    _refuse_hidden_attention(config, model, objective)
     if config.checkpoint_activations:
         _checkpoint_activations(model)
     return sampler
@@ -97,19 +97,21 @@ def make_sampler(train: Split, synthetic: Synthetic | None, config: TrainingConf
     return Sampler(len(train), config.batch_size, seed, len(synthetic.images), synthetic.share)
 
 
-def _refuse_hidden_attention(config: TrainingConfig, model: Model) -> None:
-    """Factors for the attention work through taps, which not every way of computing a network calls."""
-    if not attention_scales.has_factors(model.net):
+def _refuse_hidden_attention(config: TrainingConfig, model: Model, objective: Objective) -> None:
+    """Factors for the attention, and some objectives, work through taps, which not every way of computing calls."""
+    scaled = attention_scales.has_factors(model.net)
+    if not (scaled or objective.uses_taps):
         return
     hidden = {
         "plan.compile=off": config.compile is not Compile.OFF,
         "plan.shard=false": config.shard,
         "plan.checkpoint_activations=false": config.checkpoint_activations,
     }
+    why = "the attention of this model is scaled" if scaled else "the objective changes gradients of the attention"
     if settings := [setting for setting, hides in hidden.items() if hides]:
         raise UsageError(
-            "the attention of this model is scaled, and neither compiled code nor cut weights nor recomputed "
-            f"activations go with that. Set {' and '.join(settings)}."
+            f"{why}, and neither compiled code nor cut weights nor recomputed activations go with that. "
+            f"Set {' and '.join(settings)}."
         )
 
 

@@ -13,10 +13,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import vitadel as vd
 from vitadel.api.catalog import CATALOGS
-from vitadel.api.evaluate import DEFAULT_THREAT, as_suites
+from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.sweep import as_sweep
 from vitadel.core.errors import UsageError
 from vitadel.evaluate import NamedAttack
+from vitadel.evaluate.parsing import as_suites
 from vitadel.recipes.provenance import _text
 
 # called in ways that a type checker refuses, as users without one do
@@ -74,7 +75,8 @@ def test_known_arguments_are_those_of_the_signature(net: nn.Module) -> None:
         "scaling, seed, suite, threat, x, y."
     )
     text = message(lambda: api.load_data("digits", foo=1))
-    assert text == "unknown argument of load_data 'foo'. Known: classes, holdout, image_size, preprocess, skip_unreadable, spec."
+    known = "classes, holdout, image_size, preprocess, skip_unreadable, spec"
+    assert text == f"unknown argument of load_data 'foo'. Known: {known}."
 
 
 @pytest.mark.parametrize("nothing", [(), ("",), (None,)])

@@ -103,9 +103,7 @@ def test_images_are_labeled_with_wrong_predictions_only(tmp_path: Path) -> None:
 
 
 def test_other_images_are_refused() -> None:
-    with pytest.raises(
-        UsageError, match="about the 200 classes of imagenet-a, and grays has others. Write --data"
-    ):
+    with pytest.raises(UsageError, match="about the 200 classes of imagenet-a, and grays has others. Write --data"):
         ImageNetA().refuse(Bins(), gray_images([5]), "test")
     outside = next(label for label, name in enumerate(wnids()) if name not in subset_wnids("imagenet-r"))
     with pytest.raises(UsageError, match="200 classes of imagenet-r"):

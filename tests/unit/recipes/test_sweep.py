@@ -1,5 +1,6 @@
 """Sweeps: all combinations in a known order, nothing trained twice, a table that matches the run folders."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,10 @@ import torch
 
 import vitadel.recipes.sweep as module
 from vitadel import models
+from vitadel.api.evaluate import evaluate
 from vitadel.api.sweep import SweepResult, as_sweep
 from vitadel.api.sweep import sweep as train_sweep
-from vitadel.attacks import FGSM
+from vitadel.attacks import APGD, FGSM, PGD, Attack, AutoAttack
 from vitadel.core.errors import UsageError
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.core.stats import accuracy
@@ -23,6 +25,7 @@ from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.sweep import (
     AXES,
     Axis,
+    Column,
     PublishedAccuracy,
     PublishedSweep,
     Sweep,
@@ -122,7 +125,7 @@ def test_invalid_sweeps_are_refused_before_training(
     assert not trained
     assert not (tmp_path / "sweep").exists()
     with pytest.raises(UsageError, match="suite 'quick' attacks, so it needs a threat"):
-        sweep("seed=0", suite=SUITES["quick"])
+        sweep("seed=0", columns=(Column("quick", "quick"),))
 
 
 def test_named_axes_can_be_changes_of_the_recipe() -> None:
@@ -150,7 +153,7 @@ def test_all_sixteen_sets_of_augmentations_can_be_swept() -> None:
 
 def test_the_table_matches_the_run_folders(tmp_path: Path) -> None:
     radii = AttackSuite("radii", "", (NamedAttack("fgsm", FGSM()),), (0.5, 1.0, 2.0))
-    made = sweep("plan.optimizer.lr=1e-4,3e-3", suite=radii, threat=Linf(0.05))
+    made = sweep("plan.optimizer.lr=1e-4,3e-3", columns=(Column("radii", radii),), threat=Linf(0.05))
     table = run_sweep(made, tmp_path)
     assert read_sweep(tmp_path / "table.json").to_json() == table.to_json()
     assert (table.recipe, table.axes, table.suite) == ("digits-adversarial", ["plan.optimizer.lr"], "radii")
@@ -224,7 +227,7 @@ def test_finished_combinations_are_skipped_and_interrupted_ones_resume(tmp_path:
         (lambda: sweep("seed=0,2"), r'parts.axes.seed: \["0", "1"\] -> \["0", "2"\]'),
         (lambda: sweep("seed=0,1", settings=(*SHORT, "plan.batch_size=16")), "parts.settings"),
         (lambda: sweep("seed=0,1", data="digits[:65]"), r'parts.data: "digits\[:64\]" -> "digits\[:65\]"'),
-        (lambda: sweep("seed=0,1", suite=SUITES["clean"]), "parts.suite"),
+        (lambda: sweep("seed=0,1", columns=(Column("clean", "clean"),)), "parts.columns"),
         (lambda: sweep("seed=0,1", recipe=RECIPES["digits-standard"](), settings=()), "parts.recipe.name"),
     ],
 )
@@ -362,3 +365,82 @@ def test_published_differences_match_the_text_of_the_paper() -> None:
     assert row("wu2025-table2-smoothing", "0.4") == row("wu2025-table2-beta", "5")
     assert row("wu2025-table2-beta", "3") == row("wu2025-table4", "baseline: B/2, 2000 epochs")
     assert row("wu2025-table2-beta", "3") == row("wu2025-table5-vit", "lion")
+
+
+def test_rows_are_evaluated_with_a_list_of_attacks_on_other_images(tmp_path: Path) -> None:
+    made = as_sweep(
+        "digits-adversarial",
+        ["seed=0"],
+        SHORT,
+        data="digits[:64]",
+        test_data="digits[:32]",
+        attack=["fgsm", "pgd:steps=2"],
+        suite="gray-level",
+        threat="linf:0.1",
+    )
+    (row,) = run_sweep(made, tmp_path).rows
+    assert [one.column for one in row.columns] == ["clean", "fgsm", "pgd:steps=2", "gray-level"]
+    for one in row.columns[1:]:
+        record = read_suite(tmp_path / row.name / "test" / "eval" / one.evaluation / "summary.json")
+        share = record.robust.accuracy if record.robust else record.main and record.main.value
+        assert (one.measure.value, one.measure.n, record.n) == (share, 32, 32)
+    assert row.test is not None
+    assert row.test.name == "fgsm-linf-0.1"
+    # the very numbers of the same evaluation by itself
+    alone = evaluate(tmp_path / row.name, "digits[:32]", "pgd:steps=2", run=tmp_path / "alone", threat="linf:0.1")
+    assert alone.records[0].robust is not None
+    assert alone.records[0].robust.accuracy == row.columns[2].measure.value
+
+
+def test_suites_of_their_own_images_need_them(tmp_path: Path) -> None:
+    made = as_sweep("digits-standard", ["seed=0"], data="digits[:64]", suite="imagenet-a")
+    assert made.left_out(made.combinations()) == ["column imagenet-a is left out: give --test-data imagenet-a:DIR"]
+    given = replace(made, test_data=(f"imagenet-a:{tmp_path}", "digits[:32]"))
+    (one,) = given.combinations()
+    images = given.images(one)
+    assert (images.usual, images.find(SUITES["imagenet-a"])) == (
+        "digits[:32]",
+        f"imagenet-a:{tmp_path}",
+    )
+    assert not given.left_out([one])
+    with pytest.raises(UsageError, match="the test images are given twice, got --test-data digits and digits\\[:3\\]"):
+        replace(made, test_data=("digits", "digits[:3]")).left_out([one])
+
+
+@pytest.mark.parametrize(
+    ("table", "evaluations"),
+    [
+        ("debenedetti2022-table1", {"robust": APGD(steps=100, restarts=5)}),
+        ("debenedetti2022-table4", {"robust": APGD(steps=100, restarts=5)}),
+        ("debenedetti2022-table5", {"robust": AutoAttack()}),
+        ("wu2025-table2-beta", {"robust": AutoAttack()}),
+        ("wu2025-table3", {"robust": PGD(steps=40)}),
+        ("tora-table2", {"FGSM": FGSM(), "robust": PGD(steps=5, step_size=0.5 / 255)}),
+    ],
+)
+def test_a_table_is_evaluated_with_the_attacks_of_its_paper(table: str, evaluations: dict[str, Attack]) -> None:
+    made = as_sweep(table)
+    attacks = {
+        column.name: column.suite.attacks[0].attack for column in made.columns if isinstance(column.suite, AttackSuite)
+    }
+    assert attacks == evaluations
+    assert str(made.threat) == SWEEPS[table].threat
+    assert not as_sweep(table, suite="none").columns
+    assert [column.name for column in as_sweep(table, attack="fgsm").columns] == ["fgsm"]
+
+
+def test_a_table_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    before = {
+        "recipe": "digits-standard",
+        "axes": ["seed"],
+        "suite": "quick",
+        "threat": "linf:8/255",
+        "published": None,
+        "best": None,
+        "rows": [{"name": "seed=0", "values": {"seed": "0"}, "state": "done", "reason": None, "holdout": None,
+                  "test": None, "published": {"clean": 1.0, "robust": None}}],
+    }  # fmt: skip
+    (tmp_path / "table.json").write_text(json.dumps(before))
+    record = read_sweep(tmp_path / "table.json")
+    assert (record.suite, record.rows[0].published, record.rows[0].columns) == ("quick", PublishedScores(1.0, None), ())
+    assert record.to_json() == before

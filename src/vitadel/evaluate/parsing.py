@@ -1,0 +1,78 @@
+"""Suites and attacks by name: `clean,corruptions:severities=1+3`, `pgd:steps=40,loss=margin`."""
+
+from collections.abc import Sequence
+
+from vitadel.attacks import ATTACKS, Attack, NamedAttack
+from vitadel.attacks.parsing import notation, parse_attack_and_goal
+from vitadel.core.errors import UsageError, short_repr, unknown_name_error
+from vitadel.core.settings import split_name, with_settings
+from vitadel.evaluate.suites import SUITES, AttackSuite, Suite
+from vitadel.runs.schema import FORMER_SUITE_NAMES
+
+SuiteLike = str | Suite | Attack | NamedAttack
+
+
+def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
+    """Suites from their text, such as `clean,corruptions:severities=1+3,jpeg=85`, from attacks, or as they are.
+
+    Raises:
+        UsageError: If there is no such suite or setting, or two of one name.
+    """
+    several: Sequence[SuiteLike] = suites if isinstance(suites, list | tuple) else [suites]  # type: ignore[list-item]
+    chosen: list[Suite] = []
+    for one in several:
+        if isinstance(one, str):
+            chosen += [_parse_suite(text) for text in _split_suites(one)]
+        elif isinstance(one, Attack | NamedAttack):
+            chosen.append(_of_attack(one))
+        elif isinstance(one, type) or not isinstance(one, Suite):
+            raise UsageError(
+                f"a suite is a name from `vitadel suites`, an attack, or an object with name, refuse, run, rows and "
+                f'summarize, got {short_repr(one)}. Write for example "autoattack" or vd.attacks.PGD().'
+            )
+        else:
+            chosen.append(one)
+    names = [suite.name for suite in chosen]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"the suite {twice} is named twice, and a run holds one. Give each its own --run.")
+    return chosen
+
+
+def attack_suite(text: str) -> AttackSuite:
+    """A suite of the one attack that `pgd:steps=40,loss=margin` names."""
+    return _of_attack(NamedAttack(text, *parse_attack_and_goal(text)))
+
+
+def _of_attack(attack: Attack | NamedAttack) -> AttackSuite:
+    if isinstance(attack, Attack):
+        name = next((name for name, kind in ATTACKS.items() if type(attack) is kind), type(attack).__name__.lower())
+        attack = NamedAttack(name, attack, type(attack).default_loss)
+    return AttackSuite("attack", attack.name, (attack,))
+
+
+def _split_suites(text: str) -> list[str]:
+    """Text cut at the commas between suites; a comma also separates the settings of one suite."""
+    suites: list[str] = []
+    for piece in text.split(","):
+        before, equals, _ = piece.partition("=")
+        if equals and ":" not in before and suites:  # a setting of the suite before it
+            suites[-1] += ("," if ":" in suites[-1] else ":") + piece
+        else:
+            suites.append(piece)
+    return suites
+
+
+def _parse_suite(text: str) -> Suite:
+    name = text.partition(":")[0]
+    if name in FORMER_SUITE_NAMES and name not in SUITES:
+        return _parse_suite(FORMER_SUITE_NAMES[name] + text.removeprefix(name))
+    if name in SUITES:
+        suite = SUITES[name]
+        if not isinstance(suite, AttackSuite):
+            return with_settings(suite, split_name(text)[1], notation(name))
+        if ":" in text:
+            raise UsageError(f"the suite {name} runs attacks and has no settings, got {text!r}. Write {name}.")
+        return suite
+    if name in ATTACKS:
+        return attack_suite(text)
+    raise unknown_name_error("suite or attack", name, {**SUITES, **ATTACKS})

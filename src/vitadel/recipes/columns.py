@@ -1,0 +1,153 @@
+"""What every row of a sweep is evaluated with, and the columns that this makes."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vitadel import data
+from vitadel.core.errors import UsageError
+from vitadel.evaluate import PAPER_PROTOCOL, Suite
+from vitadel.evaluate.parsing import as_suites
+from vitadel.runs.schema import Measure, SuiteRecord
+from vitadel.threats import Threat, parse_threat
+
+# suites of images of their own, and the kind of data set that has them
+OWN_IMAGES = {"imagenet-a": "imagenet-a", "imagenet-r": "imagenet-r", "shape-bias": "cue-conflict"}
+_CLEAN = "clean"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An evaluation of every row of a table, and the number of it that is shown.
+
+    Attributes:
+        name: The heading of the column.
+        evaluation: What is carried out: a suite, or its text or that of an attack, as `--suite` and `--attack` take it.
+        threat: Its threat model where it is not that of the table.
+        scaling: How attention is scaled, as `--scaling` takes it.
+        rescaled: Whether the rescaled model is scored in the model's place, as Jain & Dutta do.
+        measure: The number: `clean`, or the name of a measure of the suite; by default its main one.
+        source: Where settings come from that the paper does not state.
+    """
+
+    name: str
+    evaluation: str | Suite
+    threat: str = ""
+    scaling: str = ""
+    rescaled: bool = False
+    measure: str = ""
+    source: str = ""
+
+    @property
+    def suite(self) -> Suite:
+        """What is carried out; a single attack is called by its text, so that a run can have several."""
+        if not isinstance(self.evaluation, str):
+            return self.evaluation
+        (suite,) = as_suites(self.evaluation)
+        return replace(suite, name=slug(self.evaluation)) if suite.name == "attack" else suite  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One call of an evaluation: suites that share the images, the threat and the scaling.
+
+    Attributes:
+        model: A run folder or another model.
+        run: The folder it is written to.
+        data: The test images.
+        suites: What is carried out.
+        threat: Their threat model.
+        scaling: How attention is scaled.
+    """
+
+    model: str
+    run: Path
+    data: str
+    suites: tuple[Suite, ...]
+    threat: Threat | None = None
+    scaling: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TestImages:
+    """Where images for the tests come from.
+
+    Attributes:
+        usual: The data set whose test images are used.
+        own: Data sets for suites of images of their own, by kind: `imagenet-a`, `imagenet-r`, `cue-conflict`.
+    """
+
+    __test__ = False  # no test, whatever its name
+
+    usual: str
+    own: Mapping[str, str]
+
+    @classmethod
+    def of(cls, given: Sequence[str], otherwise: str) -> "TestImages":
+        """From what `--test-data` was given, each a data set, and the data set of the training."""
+        kinds = [(data.parse_spec(text).kind.value, text) for text in given]
+        own = {kind: text for kind, text in kinds if kind in OWN_IMAGES.values()}
+        usual = [text for kind, text in kinds if kind not in own]
+        if len(usual) > 1 or len(own) + len(usual) < len(given):
+            raise UsageError(
+                f"the test images are given twice, got --test-data {' and '.join(given)}. Give one data set, and at "
+                "most one of each of imagenet-a, imagenet-r and cue-conflict."
+            )
+        return cls(usual[0] if usual else otherwise, own)
+
+    def find(self, suite: Suite) -> str | None:
+        """The data set of a suite; None where its own images were not given."""
+        kind = OWN_IMAGES.get(suite.name)
+        return self.usual if kind is None else self.own.get(kind)
+
+
+def evaluations(
+    columns: Sequence[Column], model: str, folder: Path, images: TestImages, threat: Threat | None, head: str = ""
+) -> dict[Evaluation, list[Column]]:
+    """The calls that fill columns, the first of them into `folder/test`; what has no images is left out."""
+    groups: dict[tuple[str, str, str | None], list[Column]] = {}
+    for column in columns:
+        if (found := images.find(column.suite)) is not None:
+            groups.setdefault((column.threat, column.scaling, found), []).append(column)
+    result: dict[Evaluation, list[Column]] = {}
+    for (radius, scaling, spec), members in groups.items():
+        assert spec is not None
+        suites = tuple({column.suite.name: column.suite for column in members}.values())
+        parts = ["test", head, radius, scaling, "" if spec == images.usual else data.parse_spec(spec).kind.value]
+        call = Evaluation(
+            f"{model}#{head}" if head else model,
+            folder / slug("-".join(filter(None, parts))),
+            spec,
+            suites,
+            parse_threat(radius) if radius else threat,
+            scaling or None,
+        )
+        result[call] = members
+    return result
+
+
+def select(column: Column, records: Sequence[SuiteRecord], threat: Threat | None) -> SuiteRecord:
+    """The record of a column: its suite's, at the radius of the threat if there are several."""
+    name = column.suite.name + (f"-{PAPER_PROTOCOL}" if column.rescaled else "")
+    own = [record for record in records if record.suite == name]
+    if not own:  # only a suite of attacks has a record of the rescaled model
+        raise UsageError(f"there is no result of {name!r} for the column {column.name!r}. Write an attack for it.")
+    eps = None if threat is None else threat.eps
+    at_eps = (one for one in own if eps and one.threat and math.isclose(one.threat.eps or 0.0, eps))
+    return next(at_eps, own[-1])
+
+
+def measured(column: Column, record: SuiteRecord) -> Measure | None:
+    """The number of a column from its record; None where these images do not define it, as mCE beyond ImageNet."""
+    if column.measure not in ("", _CLEAN):
+        return next((one for one in record.measures if one.name == column.measure), None)
+    if column.measure == _CLEAN or not (record.main or record.robust):
+        return None if record.clean is None else Measure.of(_CLEAN, record.clean)
+    return record.main if record.robust is None else Measure.of("robust", record.robust)
+
+
+def slug(text: str) -> str:
+    """A text as a file may be called: `pgd:steps=40` is `pgd-steps-40`."""
+    return re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-")
