@@ -4,10 +4,10 @@
     python tests/golden/invariants.py compare FOLDER OTHER
 
 `record` runs the same command lines, in the spelling of before the redesign, with the sources of a checkout: attacks in
-every norm, all suites, all studies, trainings and an interrupted one. `compare` reads rows, results and weights of both and
-prints each command as identical, or with its first differences. DIR holds `cifar10/test/CLASS/*`, `cue-conflict/CLASS/*` and
-`vit_tiny.safetensors`, weights of timm's vit_tiny_patch16_224.
-Columns and keys that were renamed are compared under their name of today; times and texts are not compared.
+every norm, all suites, all studies, trainings and an interrupted one. `compare` reads rows, results and weights of both
+and prints each command as identical, or with its first differences. DIR holds `cifar10/test/CLASS/*`,
+`cue-conflict/CLASS/*` and `vit_tiny.safetensors`, weights of timm's vit_tiny_patch16_224. Columns and keys that were
+renamed are compared under their name of today; times and texts are not compared.
 """
 
 import argparse
@@ -29,17 +29,23 @@ from safetensors import safe_open
 VIT, XCIT = "zoo:cifar10-vit-tiny-short", "zoo:cifar10-xcit-tiny-short"
 SHORT = ("--data", "digits[:256]", "--set", "plan.epochs=2", "--set", "plan.warmup_epochs=0")
 RECIPES = ("standard", "adversarial", "aas", "class-token")
-SUITES = {
-    "autoattack-linf": ("adversarial", "linf:4/255", 12),
-    "autoattack-l2": ("adversarial", "l2:0.25", 8),
-    "autoattack-l1": ("adversarial", "l1:6", 8),
-    "quick-l2": ("quick", "l2:0.5", 16),
-    "curve": ("curve", "linf:2/255", 12),
+# on digits, with a model that was trained here
+DIGITS = {
+    "autoattack-linf": ("adversarial", "linf:24/255", 32),
+    "autoattack-l2": ("adversarial", "l2:1", 32),
+    "autoattack-l1": ("adversarial", "l1:5", 32),
+    "autoattack-rand": ("adversarial-rand", "linf:24/255", 16),
+    "quick": ("quick", "l2:1", 64),
+    "curve": ("curve", "linf:16/255", 64),
+}
+# on CIFAR-10, with a model of the zoo
+CIFAR = {
+    "apgd": ("apgd:steps=10,restarts=2", "linf:4/255", 8),
     "corruptions": ("corruptions", None, 6),
-    "grey-level": ("grey-level", None, 24),
-    "spatial": ("spatial:shifts=3,turns=5,grid_images=8", None, 16),
-    "transfer": (f"transfer:sources={XCIT}", "linf:4/255", 12),
-    "natural": ("natural-adversarial", None, 24),
+    "grey-level": ("grey-level", None, 16),
+    "spatial": ("spatial:shifts=3,turns=5,grid_images=8", None, 12),
+    "transfer": (f"transfer:sources={XCIT},steps=4", "linf:4/255", 8),
+    "natural": ("natural-adversarial", None, 16),
 }
 STUDIES = {
     "accumulate": "coordinates=1+2,steps=3",
@@ -71,21 +77,21 @@ NOT_COMPARED = {"seconds", "versions", "sources", "ids"}
 def commands(data: Path, out: Path) -> dict[str, tuple[str, ...]]:
     """Name of a record and command line, in the order in which they run."""
     trainings = {name: ("train", f"digits-{name}", *SHORT) for name in RECIPES}
-    result = {f"train-{name}": (*line, "--run", str(out / f"train-{name}")) for name, line in trainings.items()}
+    result: dict[str, tuple[str, ...]] = {}
+    for name, line in trainings.items():
+        result[f"train-{name}"] = (*line, "--run", str(out / f"train-{name}"))
     trained = str(out / "train-adversarial")
-    for name, (suite, threat, count) in SUITES.items():
-        chosen = ("--threat", threat) if threat else ()
-        images = f"folder:{data / 'cifar10'}[:{count}]"
-        result[name] = ("evaluate", VIT, "--data", images, "--suite", suite, *chosen, "--run", str(out / name))
+    for suites, model, source in ((DIGITS, trained, "digits"), (CIFAR, VIT, f"folder:{data / 'cifar10'}")):
+        for name, (suite, threat, count) in suites.items():
+            chosen = ("--suite", suite, *(("--threat", threat) if threat else ()))
+            result[name] = ("evaluate", model, "--data", f"{source}[:{count}]", *chosen, "--run", str(out / name))
     stimuli = ("--data", f"cue-conflict:{data / 'cue-conflict'}[:32]", "--suite", "shape-bias", "--classes", "1000")
     model = f"timm:vit_tiny_patch16_224@{data / 'vit_tiny.safetensors'}"
     result["shape-bias"] = ("evaluate", model, *stimuli, "--run", str(out / "shape-bias"))
-    digits = ("--data", "digits[:24]", "--suite", "adversarial", "--threat", "linf:16/255")
-    result["autoattack-digits"] = ("evaluate", trained, *digits, "--run", str(out / "autoattack-digits"))
     for name, settings in STUDIES.items():
         study = f"{name}:{settings}" if settings else name
-        where = ("--data", f"folder:{data / 'cifar10'}[:8]", "--threat", "linf:2/255", "--run", str(out / f"study-{name}"))
-        result[f"study-{name}"] = ("analyse", study, VIT, *where)
+        images = ("--data", f"folder:{data / 'cifar10'}[:8]", "--threat", "linf:2/255")
+        result[f"study-{name}"] = ("analyse", study, VIT, *images, "--run", str(out / f"study-{name}"))
     return result
 
 
@@ -95,7 +101,9 @@ def record(tree: Path, data: Path, out: Path, only: Sequence[str]) -> None:
 
     def start(line: Sequence[str], log: Path) -> "subprocess.Popen[bytes]":
         with log.open("ab") as stream:
-            return subprocess.Popen([sys.executable, "-m", "vitadel", *line], env=environment, stdout=stream, stderr=stream)
+            return subprocess.Popen(
+                [sys.executable, "-m", "vitadel", *line], env=environment, stdout=stream, stderr=stream
+            )
 
     for name, line in commands(data, out).items():
         if only and name not in only:
@@ -123,7 +131,9 @@ def compare(first: Path, second: Path) -> int:
     for name in sorted({path.stem for folder in (first, second) for path in folder.glob("*.log")}):
         ours, theirs = dict(contents(first / name)), dict(contents(second / name))
         found = [f"only in one: {key}" for key in sorted(ours.keys() ^ theirs.keys())]
-        found += [line for key in sorted(ours.keys() & theirs.keys()) for line in differences(ours[key], theirs[key], key)]
+        found += [
+            line for key in sorted(ours.keys() & theirs.keys()) for line in differences(ours[key], theirs[key], key)
+        ]
         found = found if ours else ["no results"]
         wrong += bool(found)
         count = sum(size(value) for value in ours.values())
@@ -140,7 +150,7 @@ def contents(folder: Path) -> Iterator[tuple[str, object]]:
     """Rows, results of studies and hashes of weights of a run folder."""
     for path in sorted(folder.rglob("rows.parquet")):
         columns = pq.read_table(path).to_pydict()
-        order = sorted(range(len(columns["id"])), key=lambda place: columns["id"][place])
+        order = sorted(range(len(columns["id"])), key=columns["id"].__getitem__)
         for column, values in columns.items():
             if column not in NOT_COMPARED and "seconds" not in column:
                 name = "rows/" + TODAY.get(column, column)

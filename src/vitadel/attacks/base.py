@@ -56,8 +56,18 @@ class Attack(ABC):
 
     __slots__ = ()
 
-    # maximized where the goal is given as labels
+    # the loss that is maximized where the goal is given as labels
     default_loss: ClassVar[Loss] = staticmethod(cross_entropy)
+
+    @property
+    def goal_loss(self) -> Loss:
+        """The loss that is maximized where the goal is given as labels: `default_loss`, or that of a wrapped attack."""
+        return type(self).default_loss
+
+    @property
+    def has_own_objective(self) -> bool:
+        """Whether the attack has an objective of its own, so that no loss and no target can be chosen."""
+        return False
 
     def __new__(cls, *args: object, **settings: object) -> Self:
         """Refuse the constructor calls of other attack libraries, with the line to write instead."""
@@ -117,7 +127,7 @@ class Attack(ABC):
         """
         check_seed(seed)
         _check_pixels(x)
-        goal, threat = as_goal(y, type(self).default_loss), as_threat(threat)
+        goal, threat = as_goal(y, self.goal_loss), as_threat(threat)
         started = time.perf_counter()
         oracle = CountingOracle(model, _highest_class(goal, len(x)))
         with isolated(model, seed, x.device):

@@ -346,7 +346,7 @@ class Context:
             model: Another model in the place of this one.
         """
         threat = self.required_threat if threat is None else threat
-        goal = Untargeted(batch.y, type(attack).default_loss) if goal is None else goal
+        goal = Untargeted(batch.y, attack.goal_loss) if goal is None else goal
         return attack(
             self.model if model is None else model, batch.x, goal, threat, seed=self.seed, index_B=batch.index
         )
