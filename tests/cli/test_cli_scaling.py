@@ -90,11 +90,12 @@ def test_invalid_arguments_are_refused(
     assert words in err
 
 
-def test_networks_without_attention_are_refused(vitadel: Command, tmp_path: Path) -> None:
+def test_of_networks_without_attention_the_logits_are_scaled(vitadel: Command, tmp_path: Path) -> None:
     common = ("--classes", "10", "--data", "digits[:8]", "--attack", "fgsm", "--run", tmp_path / "run")
-    code, _, err = vitadel("attack", "timm:resnet18", *common, "--scaling", "aas")
-    assert code == 2
-    assert "ResNet has no attention Vitadel supports" in err
+    code, out, _ = vitadel("attack", "timm:test_resnet", *common, "--scaling", "0.1")
+    assert code == 0
+    assert "logits scaled by 0.1" in out
+    assert "(logit-scaling)" in out
 
 
 def test_catalog(vitadel: Command) -> None:

@@ -204,6 +204,8 @@ def _factors(found: Mapping[str, Any]) -> str:
     trial = "" if broken is None else f"; a short attack broke {broken} of {num_images}"
     where = {"train": "training", "evaluated": "evaluated"}.get(str(found.get("split")))
     where = "" if where is None else f", found on {found['images']} {where} images"
+    if not each:
+        return f"logits scaled by {factors['logits']:.2g}{where}{trial}"
     return f"{len(each)} attentions scaled by {min(each):.2g} to {max(each):.2g}{where}{trial}"
 
 

@@ -15,6 +15,7 @@ from vitadel.attacks.isolation import eval_without_weight_gradients, isolated
 from vitadel.attacks.oracle import CountingOracle, Model, Oracle, zero_gradient_flags
 from vitadel.attacks.result import AttackResult
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_seed, pixel_text
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Labels, as_goal
@@ -79,6 +80,10 @@ class Attack(ABC):
             rng: Random streams, one per image.
         """
 
+    def model_flags(self, model: Model) -> tuple[Flag, ...]:
+        """Flags for what this attack does differently on such a model."""
+        return ()
+
     @final
     def __call__(
         self,
@@ -127,7 +132,7 @@ class Attack(ABC):
         prediction, success, distance = z_BK.argmax(1), goal.success(z_BK), threat.distance(x_adv, x0)
         zero = oracle.zero_gradients()  # waits for the device, so the time below is real
         seconds = time.perf_counter() - started
-        flags = zero_gradient_flags(zero, oracle.backwards)
+        flags = (*zero_gradient_flags(zero, oracle.backwards), *self.model_flags(model))
         return AttackResult(
             x_adv, success, prediction, distance, oracle.forwards, oracle.backwards, seconds, zero, flags
         )

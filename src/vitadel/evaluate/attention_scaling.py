@@ -8,6 +8,7 @@ import torch
 
 from vitadel.attacks import Engine, Factors, NamedAttack, Scaling
 from vitadel.attacks.attention_scaling.attack import find_attack_factors, rescale_attack
+from vitadel.attacks.attention_scaling.rescaled_model import logit_scaling_flags, require_taps
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.evaluate.context import Context
@@ -72,15 +73,16 @@ def _searched_images(ctx: Context, scaling: Scaling) -> tuple[Images, str]:
     return ctx.images, _EVALUATED
 
 
-def search_flags(found: Mapping[str, Any]) -> list[Flag]:
-    """A flag if factors were chosen on images that are evaluated with them."""
+def search_flags(found: Mapping[str, Any], model: object) -> list[Flag]:
+    """Flags if logits were scaled instead of attention, and if factors were chosen on images evaluated with them."""
+    flags = list(logit_scaling_flags(require_taps(model)))
     if found.get("split") != _EVALUATED or len(found.get("tried", ())) < 2:  # a single factor is no choice
-        return []
+        return flags
     count = found["images"]
     sentence = (
         f"the factors were searched on {count} of the evaluated images, where the paper searches on training images"
     )
-    return [Flag("factors-of-evaluated-images", sentence, {"images": count})]
+    return [*flags, Flag("factors-of-evaluated-images", sentence, {"images": count})]
 
 
 def factors_of(record: Mapping[str, Any]) -> Factors:

@@ -254,7 +254,7 @@ def test_models_without_scalable_attention_are_refused() -> None:
     x, y = images(2)
     with pytest.raises(UsageError, match="this Plain has none. Load it with vitadel.models.load"):
         maximize_factors(Plain(), x, y, Scaling())
-    with pytest.raises(UsageError, match="ResNet has no attention Vitadel supports"):
+    with pytest.raises(UsageError, match=r"factor of its logits is chosen by an attack, .* Call find_attack_factors"):
         maximize_factors(load("timm:resnet18", num_classes=5, image_size=32), x, y, Scaling())
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks.attention_scaling.factor_search import Factors, FactorSearchResult, Scaling, maximize_factors
-from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, require_taps
+from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, logit_scaling_flags, require_taps
 from vitadel.attacks.autoattack import AutoAttack
 from vitadel.attacks.base import Attack
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
@@ -118,7 +118,8 @@ class AAS(Attack):
     """Adaptive attention scaling (Jain & Dutta 2024) around an attack; never weaker than it.
 
     Images that remain robust are attacked once more, with gradients of a model whose attention scores are rescaled;
-    success is judged on the model itself.
+    success is judged on the model itself. Of a network without attention the logits are scaled, and the result is
+    flagged `logit-scaling`.
 
     Args:
         inner: The attack.
@@ -154,6 +155,9 @@ class AAS(Attack):
             )
             x[index_B] = threat.project(candidate.detach(), x0[index_B])
         return x
+
+    def model_flags(self, model: object) -> tuple[Flag, ...]:
+        return logit_scaling_flags(require_taps(model))
 
     def _attacks(self, threat: Threat) -> list[tuple[Attack, Loss | None]]:
         """The attacks on the rescaled model, each with the loss it maximizes if it is not the goal's."""
@@ -192,7 +196,7 @@ def find_attack_factors(
         forwards, backwards = forwards + result.forwards, backwards + result.backwards
         return int((result.success & correct_B).sum()), int(correct_B.sum())
 
-    by_trial = chosen.keep == "broken" or bool(chosen.grid)
+    by_trial = chosen.keep == "broken" or bool(chosen.grid) or not require_taps(model).taps.attentions()
     search = maximize_factors(model, x, y, chosen, trial=trial if by_trial else None, seed=seed)
     return replace(search, forwards=search.forwards + forwards, backwards=search.backwards + backwards)
 

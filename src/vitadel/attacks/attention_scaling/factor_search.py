@@ -23,6 +23,10 @@ M mini-batches of n training images    batches=8, batch_size=32            the s
                                                                            attacks take them from split="train"
 =====================================  ==================================  ===========================================
 
+Of a network without attention the logits are scaled, as the paper's Figure 1b does for a WideResNet: every setting
+tries the factors of ``grid``, by default those of `Scaling.manual`, with the short attack. Logits times a factor have
+the same predictions and a unit distance of 0, so there is nothing to follow a gradient of.
+
 `Scaling.paper()` is the reading in between: Algorithm 1 with unit distances, a fixed reference, the gradient taken
 through the clamp, and the factors of the greatest distance.
 
@@ -155,7 +159,7 @@ class Factors:
     """Factors of a model's attention layers and logits.
 
     Args:
-        attentions: One factor per attention layer.
+        attentions: One factor per attention layer; none for a network without attention.
         logits: The factor of the logits.
         objective: The loss that was maximized, at these factors.
         broken: Images that a short attack breaks with these factors, counted on the original model; None if not tried.
@@ -210,19 +214,27 @@ def maximize_factors(
         y: [B] their labels.
         scaling: How to search.
         trial: Counts the images that an attack breaks with given factors; without it, `keep="broken"` decides by the
-            objective.
+            objective. A network without attention needs it.
         reference: The factors that a drifting reference begins with; by default all are 1.
         seed: Seed of the search.
 
     Raises:
-        UsageError: If the model has no taps, or no start lies inside the range.
+        UsageError: If the model has no taps, no start lies inside the range, or logits are scaled without a trial.
     """
     check_seed(seed)
     inner, started = require_taps(model), time.perf_counter()
     with isolated(model, seed, x.device), torch.autocast(x.device.type, enabled=False):
         search = FactorSearch(inner, scaling, in_own_precision(inner, x), y, seed, reference)
+        if trial is None and not search.attentions:
+            raise UsageError(
+                "the model has no attention Vitadel supports, and a factor of its logits is chosen by an attack, got "
+                "no trial. Call find_attack_factors."
+            )
         tried = [_tried(one, trial) for one in search.candidates()]
-    best = tried[-1] if scaling.keep == "last" else max(tried, key=_rank_by(scaling.keep, trial))
+    if not search.attentions:
+        best = max(tried, key=_logits_rank)
+    else:
+        best = tried[-1] if scaling.keep == "last" else max(tried, key=_rank_by(scaling.keep, trial))
     return FactorSearchResult(best, tuple(tried), search.forwards, search.backwards, time.perf_counter() - started)
 
 
@@ -243,6 +255,11 @@ def _rank_by(keep: str, trial: Trial | None) -> Callable[[Factors], tuple[float,
     return rank
 
 
+def _logits_rank(factors: Factors) -> tuple[float, float]:
+    """The most images broken; of two factors with as many, the one nearer to 1."""
+    return (float(factors.broken or 0), -abs(math.log10(factors.logits)))
+
+
 class FactorSearch:
     """Candidates for one model, one after the other."""
 
@@ -257,6 +274,10 @@ class FactorSearch:
         self.forwards = self.backwards = 0
 
     def candidates(self) -> Iterator[Factors]:
+        if not self.attentions:
+            for factor in self.scaling.grid or Scaling.manual().grid:
+                yield Factors((), factor)
+            return
         if self.scaling.grid:
             for factor in self.scaling.grid:
                 yield self._evaluated(_uniform(self.count, factor), self._batch(0))

@@ -1,4 +1,4 @@
-"""A model whose attention scores are multiplied by factors, through its taps."""
+"""A model whose attention scores are multiplied by factors, through its taps, and its logits by another."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
+from vitadel.core.flags import Flag
 
 
 class AttentionTaps(Protocol):
@@ -42,7 +43,7 @@ class RescaledModel(nn.Module):
 
     Args:
         model: A model with taps.
-        factors: One factor per attention layer.
+        factors: One factor per attention layer; none for a network without attention.
         logits: The factor of the logits.
     """
 
@@ -53,12 +54,22 @@ class RescaledModel(nn.Module):
         self.logits = logits
 
     def forward(self, x: Tensor) -> Tensor:
+        if len(self.factors) == 0:
+            return self.model(x) * self.logits
         with self.model.taps.scale(self.factors):
             return self.model(x) * self.logits
 
 
+def logit_scaling_flags(model: HasTaps) -> tuple[Flag, ...]:
+    """A flag for a network without attention, whose logits are scaled instead (Jain & Dutta 2024, Figure 1b)."""
+    if model.taps.attentions():
+        return ()
+    sentence = "this network has no attention Vitadel supports, so its logits were scaled instead: not AAS"
+    return (Flag("logit-scaling", sentence, {}),)
+
+
 def require_taps(model: object) -> HasTaps:
-    """The model, if it has taps at its attention and computes in float32 or more.
+    """The model, if it has taps and computes in float32 or more.
 
     Raises:
         UsageError: Otherwise.
@@ -72,9 +83,6 @@ def require_taps(model: object) -> HasTaps:
         raise UsageError(
             "attention is scaled through taps, and compiled code does not see them. Give the model itself."
         )
-    if not model.taps.attentions():
-        with model.taps.scale(1.0):  # says which families have one
-            pass
     half = {torch.float16, torch.bfloat16}
     if dtype := next((weight.dtype for weight in model.parameters() if weight.dtype in half), None):
         raise UsageError(

@@ -306,7 +306,8 @@ def evaluate_suite(
             return _at_radii(suite, ctx, open_store)
         ctx = replace(ctx, engine=in_float32(ctx.engine))
         factors = factors_record(replace(ctx, store=open_store("factors")), scaling)
-        paper, flags = replace(ctx, model=rescale_model(ctx.model, factors_of(factors))), search_flags(factors)
+        paper = replace(ctx, model=rescale_model(ctx.model, factors_of(factors)))
+        flags = search_flags(factors, ctx.model)
         return [
             *_at_radii(replace(suite, scaling=factors), ctx, open_store, flags=flags),
             *_at_radii(replace(suite, keep_images=False), paper, open_store, f"-{PAPER_PROTOCOL}", flags=flags),
