@@ -37,7 +37,8 @@ def test_a_sweep_is_trained_evaluated_shown_and_reported(vitadel: Command, tmp_p
     assert code == 0
     page = (tmp_path / "page.html").read_text()
     section = page.split('<section id="sweeps">')[1].split("</section>")[0]
-    assert section.count("<tr>") == 3
+    # a heading and two combinations, then a heading and two numbers of each
+    assert section.count("<tr>") == 3 + 5
     assert '<td class="code">0.5</td>' in section
     kept = max(row["holdout"]["clean"] for row in table["rows"])
     assert f'<span class="value best">{100 * kept:.1f}</span>' in section
@@ -125,3 +126,28 @@ def test_a_published_sweep_has_its_axes_and_numbers(
     page = (tmp_path / "page.html").read_text()
     assert "Published robust %" in page
     assert "40.00" in page
+
+
+def test_a_recipe_is_trained_with_another_kind(vitadel: Command, tmp_path: Path) -> None:
+    short = ("--data", "digits[:64]", "--set", "plan.epochs=1", "--set", "plan.warmup_epochs=0")
+    code, _, err = vitadel(
+        "train", "digits-adversarial", *short, "--set", "objective=trades:beta=3", "--run", tmp_path / "a", "--json"
+    )
+    assert code == 0, err
+    recipe = json.loads((tmp_path / "a" / "manifest.json").read_text())["parts"]["recipe"]
+    assert (recipe["objective"]["is"], recipe["objective"]["beta"]) == ("TRADES", 3.0)
+    code, _, err = vitadel(
+        "sweep",
+        "digits-adversarial",
+        *short,
+        "--axis",
+        "objective=adversarial,trades,mart",
+        "--run",
+        tmp_path / "kinds",
+        "--json",
+    )
+    assert code == 0, err
+    table = json.loads((tmp_path / "kinds" / "table.json").read_text())
+    assert [row["name"] for row in table["rows"]] == ["objective=adversarial", "objective=trades", "objective=mart"]
+    manifest = json.loads((tmp_path / "kinds" / "objective=mart" / "manifest.json").read_text())
+    assert manifest["parts"]["recipe"]["objective"]["is"] == "MART"

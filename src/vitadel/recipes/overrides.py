@@ -1,13 +1,15 @@
-"""Changing values of a frozen recipe: `plan.epochs=3`."""
+"""Changing values of a frozen recipe: `plan.epochs=3`, `objective=trades:beta=5`."""
 
 from collections.abc import Mapping, Sequence
 
 from vitadel.attacks.parsing import READERS
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.core.settings import Notation, split_assignment, with_settings
+from vitadel.recipes.objective_kinds import with_kind
 from vitadel.recipes.recipe import Recipe
 
 _NOTATION = Notation(prefix="--set ", separator=",", readers=READERS)
+_OBJECTIVE = "objective"
 _EPOCHS, _WARMUP = "plan.epochs", "plan.warmup_epochs"
 
 
@@ -16,7 +18,9 @@ def override(
 ) -> Recipe:
     """A copy of the recipe with every setting applied at once.
 
-    A warm-up that is not among the settings and as long as fewer epochs is shortened to half of them.
+    A warm-up that is not among the settings and as long as fewer epochs is shortened to half of them. `objective` may
+    be the text of another kind of objective, `trades:beta=5`, which comes before all other settings; of several such
+    texts each is applied to the one before: `trades`, then `awp`.
 
     Args:
         recipe: What to change.
@@ -35,7 +39,11 @@ def override(
         pairs = list(settings.items())
     else:
         pairs = [split_assignment(one, "--set", "path=value, such as plan.epochs=3") for one in settings]
-    return with_settings(recipe, [*_shortened_warmup(recipe, pairs, notify), *pairs], _NOTATION)
+    others = [(path, value) for path, value in pairs if path != _OBJECTIVE or not isinstance(value, str)]
+    for path, value in pairs:
+        if path == _OBJECTIVE and isinstance(value, str):
+            recipe = with_kind(recipe, value, others)
+    return with_settings(recipe, [*_shortened_warmup(recipe, others, notify), *others], _NOTATION)
 
 
 def _shortened_warmup(
