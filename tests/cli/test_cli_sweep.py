@@ -37,7 +37,8 @@ def test_a_sweep_is_trained_evaluated_shown_and_reported(vitadel: Command, tmp_p
     assert code == 0
     page = (tmp_path / "page.html").read_text()
     section = page.split('<section id="sweeps">')[1].split("</section>")[0]
-    assert section.count("<tr>") == 3
+    # a heading and two combinations, then a heading and two numbers of each
+    assert section.count("<tr>") == 3 + 5
     assert '<td class="code">0.5</td>' in section
     kept = max(row["holdout"]["clean"] for row in table["rows"])
     assert f'<span class="value best">{100 * kept:.1f}</span>' in section

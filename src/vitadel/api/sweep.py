@@ -21,10 +21,13 @@ from vitadel.recipes import RECIPES, Recipe
 from vitadel.recipes.columns import Column, Evaluation, slug
 from vitadel.recipes.published import PublishedSweep
 from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
+from vitadel.recipes.scale import scale_differences
 from vitadel.recipes.sweep import Axis, Sweep, run_sweep
-from vitadel.runs.schema import CombinationRecord, SuiteRecord, SweepRecord
+from vitadel.runs.schema import ColumnRecord, CombinationRecord, SuiteRecord, SweepRecord
 from vitadel.threats import Threat
 
+# marks a difference that is not one of the method alone
+_OTHER_SCALE = "≠"
 _COLUMNS = {"holdout": "hold-out", "test": "test", "published": "published"}
 
 
@@ -50,16 +53,19 @@ class SweepResult:
         return {"run": str(self.run), **self.table.to_json()}
 
     def tables(self) -> list[ShortTable]:
-        """One row per combination; the best by the measure that says most is starred."""
-        table, best = self.table, self.table.best
+        """One row per combination, the best by the measure that says most starred; then every number by itself."""
+        table, best, compared = self.table, self.table.best, self._compared()
         shown = [
             (part, kind)
             for part in _COLUMNS
             for kind in ("clean", "robust")
-            if any(_score(row, part, kind) is not None for row in table.rows)
+            if any(_score(row, part, kind) is not None for row in table.rows) and not (compared and part == "published")
         ]
         cells = [
-            [*(row.values[axis] for axis in table.axes), *(self._cell(row, part, kind) for part, kind in shown)]
+            [
+                *(row.values[axis] for axis in table.axes),
+                *(self._cell(row, part, kind, interval=compared is None) for part, kind in shown),
+            ]
             for row in table.rows
         ]
         columns = [
@@ -70,9 +76,29 @@ class SweepResult:
         if published := table.published:
             notes.append(f"published: {published.source}; robust under {published.attack}. {published.note}".strip())
         notes += [f"{name} failed: {reason}" for name, reason in self.failures.items()]
-        return [ShortTable(table.recipe, columns, cells, notes)]
+        return [ShortTable(table.recipe, columns, cells, notes), *([compared] if compared else [])]
 
-    def _cell(self, row: CombinationRecord, part: str, kind: str) -> str:
+    def _compared(self) -> ShortTable | None:
+        """Every number on test images by itself, beside that of the paper; None if the first table shows them all."""
+        table = self.table
+        numbers = [(row, one) for row in table.rows for one in row.columns]
+        if not table.published and all(len(row.columns) <= 2 for row in table.rows):
+            return None
+        rows = [
+            [*(row.values[axis] for axis in table.axes), one.column, *_compared_cells(one, row.scale)]
+            for row, one in numbers
+        ]
+        reasons = dict.fromkeys(reason for row in table.rows for reason in row.scale)
+        notes = list(table.left_out)
+        if reasons:
+            notes.append(f"{_OTHER_SCALE} not the paper's scale: {'; '.join(reasons)}")
+        columns = [*(axis.rpartition(".")[2] for axis in table.axes), "number", "ours", "95% interval"]
+        if table.published:
+            columns += ["published", "difference"]
+            return ShortTable(f"\nbeside {table.published.source}", columns, rows, notes) if rows else None
+        return ShortTable("\non test images", columns, [row[: len(columns)] for row in rows], notes)
+
+    def _cell(self, row: CombinationRecord, part: str, kind: str, *, interval: bool) -> str:
         score, best = _score(row, part, kind), self.table.best
         if score is None:
             return "-"
@@ -80,11 +106,26 @@ class SweepResult:
             return f"{score:.2f}"
         star = "*" if best and best.measure == f"{part}.{kind}" and row.name in best.rows else ""
         if isinstance(score, Accuracy):
-            return f"{score.percent}{star} ({100 * score.low:.1f}-{100 * score.high:.1f})"
+            return f"{score.percent}{star}" + (f" ({100 * score.low:.1f}-{100 * score.high:.1f})" if interval else "")
         return f"{100 * score:.1f}{star}"
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self.tables()))
+
+
+def _compared_cells(one: ColumnRecord, scale: Sequence[str]) -> list[str]:
+    """Our number, its interval, the paper's, and the difference with a mark if the scale is another one."""
+    measure = one.measure
+    factor, sign = (100, "%") if measure.is_share else (1, "")
+
+    def written(value: float | None) -> str:
+        return "-" if value is None else f"{factor * value:.1f}{sign}"
+
+    known = measure.low is not None and measure.high is not None
+    published = "-" if one.published is None else f"{one.published:.2f}{sign}"
+    difference = "-" if one.difference is None else f"{one.difference:+.1f}{f' {_OTHER_SCALE}' if scale else ''}"
+    interval = f"{written(measure.low)}-{written(measure.high)}" if known else "-"
+    return [written(measure.value), interval, published, difference]
 
 
 def _score(row: CombinationRecord, part: str, kind: str) -> Accuracy | float | None:
@@ -174,18 +215,33 @@ def as_sweep(
         raise unknown_name_error("recipe", recipe, {**RECIPES, **SWEEPS})
     given = _axes(axes)
     columns = _columns(attack, suite, published)
+    base = as_recipe(published.recipe if published else recipe)
     attacks = any(column.suite.needs_threat for column in columns)
     default = DEFAULT_THREAT if attacks else None  # as `evaluate` has it
     radius = threat or (published.threat if published else None) or default
+    own = _settings(overrides)
+    scale = (
+        ()
+        if published is None
+        else scale_differences(
+            published,
+            published_data=base.data,
+            settings=own,
+            data=data,
+            threat=None if threat is None else str(threats.as_threat(threat)),
+            columns=columns,
+        )
+    )
     return Sweep(
-        as_recipe(published.recipe if published else recipe),
+        base,
         tuple(_replaced(published.axes, given) if published else given),
-        (*(published.settings if published else ()), *_settings(overrides)),
+        (*(published.settings if published else ()), *own),
         data,
         columns,
         threats.as_threat(radius) if radius and columns else None,
         published,
         (test_data,) if isinstance(test_data, str) else tuple(test_data),
+        scale,
     )
 
 
@@ -203,7 +259,21 @@ def _columns(
         return published.columns if published else ()
     if given in (["none"], ["None"]):
         given = []
-    return (*(_attack_column(one) for one in attacks), *(Column(one.name, one) for one in as_suites(given)))
+    columns = (*(_attack_column(one) for one in attacks), *(Column(one.name, one) for one in as_suites(given)))
+    return _as_printed(columns, published) if published else columns
+
+
+def _as_printed(columns: Sequence[Column], published: PublishedSweep) -> tuple[Column, ...]:
+    """Columns with what they are compared with: what has the same evaluation, else the first attack with `robust`."""
+    same = {column.suite: column.name for column in published.columns}
+    found = [dataclasses.replace(one, published=same.get(one.suite, "")) for one in columns]
+    if all(one.published != "robust" for one in found):
+        first = next(
+            (place for place, one in enumerate(found) if isinstance(one.suite, AttackSuite) and one.suite.attacks), None
+        )
+        if first is not None:
+            found[first] = dataclasses.replace(found[first], published="robust")
+    return tuple(found)
 
 
 def _attack_column(attack: "str | Attack | NamedAttack") -> Column:

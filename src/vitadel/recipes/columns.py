@@ -30,6 +30,7 @@ class Column:
         rescaled: Whether the rescaled model is scored in the model's place, as Jain & Dutta do.
         measure: The number: `clean`, or the name of a measure of the suite; by default its main one.
         source: Where settings come from that the paper does not state.
+        published: The column of the published table that it is compared with, if it has another name.
     """
 
     name: str
@@ -39,6 +40,12 @@ class Column:
     rescaled: bool = False
     measure: str = ""
     source: str = ""
+    published: str = ""
+
+    @property
+    def printed_as(self) -> str:
+        """The column of the published table that it is compared with."""
+        return self.published or self.name
 
     @property
     def suite(self) -> Suite:

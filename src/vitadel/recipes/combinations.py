@@ -68,6 +68,7 @@ class Sweep:
         published: The table that the sweep repeats.
         test_data: Data sets whose test images are evaluated, in place of those of `data`; one, and one of each of
             `imagenet-a`, `imagenet-r` and `cue-conflict` for the suites of these images.
+        scale: Where the sweep differs in scale from the published table.
     """
 
     recipe: Recipe | None
@@ -78,6 +79,7 @@ class Sweep:
     threat: Threat | None = None
     published: PublishedSweep | None = field(default=None, repr=False)
     test_data: tuple[str, ...] = ()
+    scale: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.axes:

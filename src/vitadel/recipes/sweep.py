@@ -25,6 +25,7 @@ from vitadel.recipes.columns import Column, Evaluation, evaluations, measured, s
 from vitadel.recipes.combinations import Combination, Sweep
 from vitadel.recipes.published import PublishedAccuracy, PublishedSweep
 from vitadel.recipes.runner import train_recipe
+from vitadel.recipes.scale import image_difference
 from vitadel.runs import Run
 from vitadel.runs.schema import (
     BestCombinations,
@@ -137,7 +138,16 @@ def _train_and_evaluate(
         published=PublishedScores(published.clean, published.robust) if published else None,
         columns=tuple(columns),
         folder="" if one.folder == one.name else one.folder,
+        scale=_scale(sweep, one, test) if published else (),
     )
+
+
+def _scale(sweep: Sweep, one: Combination, test: TestScores | None) -> tuple[str, ...]:
+    """Where a row differs from the run that the paper prints."""
+    assert sweep.published is not None
+    replaced = (f"the model {one.model}",) if one.model and sweep.recipe is not None else ()
+    images = image_difference(sweep.published, test.n) if test else ()
+    return (*sweep.scale, *replaced, *images)
 
 
 def _evaluate(
@@ -154,26 +164,26 @@ def _evaluate(
         for column in columns
     }
     shown = [
-        (column.name, number, records[column.name].name)
+        (column, number, records[column.name].name)
         for column in one.columns
         if column.name in records and (number := measured(column, records[column.name])) is not None
     ]
     main = next((record for record in records.values() if record.robust), None)
     main = main or next(iter(records.values()), None)
     if main is not None and main.clean is not None and _CLEAN not in records:
-        shown.insert(0, (_CLEAN, Measure.of(_CLEAN, main.clean), main.name))
-    columns = [_column(name, measure, at, published) for name, measure, at in shown]
+        shown.insert(0, (Column(_CLEAN, _CLEAN), Measure.of(_CLEAN, main.clean), main.name))
+    columns = [_column(column, measure, at, published) for column, measure, at in shown]
     if main is None:
         return None, columns
     return TestScores(main.name, main.n, main.clean, main.robust, [flag.code for flag in main.flags]), columns
 
 
-def _column(name: str, measure: Measure, evaluation: str, published: PublishedAccuracy | None) -> ColumnRecord:
+def _column(column: Column, measure: Measure, evaluation: str, published: PublishedAccuracy | None) -> ColumnRecord:
     """A number beside the paper's; shares are compared in percent."""
-    paper = published.of(name) if published else None
+    paper = published.of(column.printed_as) if published else None
     ours = None if measure.value is None else measure.value * (100 if measure.is_share else 1)
     difference = None if paper is None or ours is None else round(ours - paper, 4)
-    return ColumnRecord(name, evaluation, measure, paper, difference)
+    return ColumnRecord(column.name, evaluation, measure, paper, difference)
 
 
 def sweep_record(sweep: Sweep, rows: Sequence[CombinationRecord], left_out: Sequence[str] = ()) -> SweepRecord:

@@ -444,3 +444,57 @@ def test_a_table_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     record = read_sweep(tmp_path / "table.json")
     assert (record.suite, record.rows[0].published, record.rows[0].columns) == ("quick", PublishedScores(1.0, None), ())
     assert record.to_json() == before
+
+
+def test_our_numbers_are_compared_with_the_papers_and_another_scale_is_marked(tmp_path: Path) -> None:
+    axis = Axis("size", (Value("small", ("seed=1",)), Value("own", ("seed=2",))))
+    numbers: dict[tuple[str, ...], PublishedAccuracy] = {
+        ("small",): PublishedAccuracy(90.0, 80.0, others={"PGD": 70.0})
+    }
+    published = PublishedSweep(
+        "a paper",
+        "size",
+        "digits-adversarial",
+        (axis,),
+        "linf:0.1",
+        "FGSM",
+        numbers,
+        columns=(Column("robust", "fgsm"), Column("PGD", "pgd:steps=2")),
+        test_images=50,
+    )
+    made = sweep("seed=0", axes=(axis,), published=published, columns=published.columns, threat=Linf(0.1))
+    first, second = run_sweep(made, tmp_path).rows
+    assert [(one.column, one.published) for one in first.columns] == [("clean", 90.0), ("robust", 80.0), ("PGD", 70.0)]
+    for one in first.columns:
+        assert one.measure.value is not None
+        assert one.published is not None
+        assert one.difference == round(100 * one.measure.value - one.published, 4)
+    assert first.test is not None
+    assert first.columns[1].measure.value == first.test.robust.accuracy  # type: ignore[union-attr]
+    assert first.scale == ("64 test images, not 50",)
+    assert all(one.published is None and one.difference is None for one in second.columns)
+    _, compared = SweepResult(tmp_path, read_sweep(tmp_path / "table.json")).tables()
+    assert compared.rows[1][:2] == ["small", "robust"]
+    assert compared.rows[1][4] == "80.00%"
+    assert compared.rows[1][5].endswith("≠")
+    assert "64 test images, not 50" in compared.notes[-1]
+    # as many images as the paper, and the mark is gone
+    same = run_sweep(replace(made, published=replace(published, test_images=64)), tmp_path / "same")
+    assert same.rows[0].scale == ()
+    assert "≠" not in str(SweepResult(tmp_path, same))
+
+
+def test_what_the_user_changes_in_a_table_is_another_scale() -> None:
+    assert as_sweep("debenedetti2022-table4").scale == ()
+    made = as_sweep(
+        "debenedetti2022-table4", overrides=["plan.epochs=3"], data="digits[:64]", attack="fgsm", threat="linf:8/255"
+    )
+    assert made.scale == (
+        "plan.epochs=3",
+        "data digits[:64]",
+        "threat linf:8/255, not linf:4/255",
+        "robust accuracy by fgsm, not APGD-CE, 100 steps, 5 restarts",
+    )
+    # the attack of the paper, written by hand
+    made = as_sweep("debenedetti2022-table4", attack=["fgsm", "apgd:steps=100,restarts=5"])
+    assert ([one.printed_as for one in made.columns], made.scale) == (["fgsm", "robust"], ())
