@@ -9,6 +9,9 @@ from vitadel.core.settings import split_name, with_settings
 from vitadel.evaluate.suites import SUITES, AttackSuite, Suite
 from vitadel.runs.schema import FORMER_SUITE_NAMES
 
+# what an object needs to be a suite
+_MEMBERS = ("name", "title", "about", "needs_threat", "refuse", "run", "rows", "summarize")
+
 SuiteLike = str | Suite | Attack | NamedAttack
 
 
@@ -26,16 +29,26 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
         elif isinstance(one, Attack | NamedAttack):
             chosen.append(_of_attack(one))
         elif isinstance(one, type) or not isinstance(one, Suite):
-            raise UsageError(
-                f"a suite is a name from `vitadel suites`, an attack, or an object with name, refuse, run, rows and "
-                f'summarize, got {short_repr(one)}. Write for example "autoattack" or vd.attacks.PGD().'
-            )
+            raise _no_suite(one)
         else:
             chosen.append(one)
     names = [suite.name for suite in chosen]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"the suite {twice} is named twice, and a run holds one. Give each its own --run.")
     return chosen
+
+
+def _no_suite(given: object) -> UsageError:
+    """The error for what is not a suite; of an object that is almost one, it names what is missing."""
+    what = "a suite is a name from `vitadel suites`, an attack, or an object with name, refuse, run, rows and summarize"
+    if isinstance(given, type):
+        instead = f"Write {given.__name__}()."
+    elif hasattr(given, "run") and hasattr(given, "summarize"):
+        missing = [name for name in _MEMBERS if not hasattr(given, name)]
+        return UsageError(f"the suite {short_repr(given)} has no {', '.join(missing)}. Define what is missing.")
+    else:
+        instead = 'Write for example "autoattack" or vd.attacks.PGD().'
+    return UsageError(f"{what}, got {short_repr(given)}. {instead}")
 
 
 def attack_suite(text: str) -> AttackSuite:
