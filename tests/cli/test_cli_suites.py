@@ -48,7 +48,7 @@ def test_a_suite_runs_and_is_reported(vitadel: Command, model: Path, tmp_path: P
     assert Run.open(tmp_path / "run").evaluations() == ["clean", "corruptions", "gray-level"]
     suite = Run.open(tmp_path / "run").manifest.parts["suite"]
     assert suite[1]["severities"] == [2, 5]
-    assert suite[2] == {"is": "GrayLevel", "levels": 1.0, "steps": 2}
+    assert suite[2] == {"is": "GrayLevel", "levels": 1.0, "steps": 2, "iterate": "last"}
     code, output, _ = vitadel(*words, tmp_path / "run", "--json", "--batch", "5")
     assert code == 0
     assert "base64" not in output

@@ -43,6 +43,7 @@ class Perturbations:
         stretch: What is black and white in the pictures; no number depends on it.
         sign: Which image is subtracted from which in the pictures; no number depends on it.
         patch: Side of the patches; a model without patches is compared with a grid only if this is given.
+        random_start: Whether PGD starts at a random point, as Debenedetti's; Bhojanapalli et al.'s starts at the image.
     """
 
     title: ClassVar[str] = "Adversarial perturbations"
@@ -55,6 +56,7 @@ class Perturbations:
     stretch: Stretch = Stretch.EPS
     sign: Sign = Sign.ADDED
     patch: Count | None = None
+    random_start: bool = True
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -65,7 +67,8 @@ class Perturbations:
             check_patch(patch, size, size)
 
     def run(self, ctx: Context) -> None:
-        patch, attack = self._patch(ctx.model), attacked_images.pgd(self.steps, self.step_size, ctx.required_threat)
+        patch, threat = self._patch(ctx.model), ctx.required_threat
+        attack = attacked_images.pgd(self.steps, self.step_size, threat, random_start=self.random_start)
 
         def measure(batch: Batch) -> dict[str, object]:
             result = ctx.attack(attack, batch)
@@ -123,7 +126,7 @@ class Perturbations:
         detail = f" Details are the middle {side} x {side} pixels." if side else ""
         return Pictures(
             "Perturbations",
-            f"PGD with {self.steps} steps at {threat!s}. "
+            f"PGD with {self.steps} steps {'' if self.random_start else 'from the image itself '}at {threat!s}. "
             f"{attacked_images.how_stretched(threat, self.stretch, self.sign)} Size is the mean over channels of the "
             f"absolute change, black for none and white for the largest of that image.{detail}",
             [[Picture.of(one[row].numpy()) for one in columns.values()] for row in range(len(x))],

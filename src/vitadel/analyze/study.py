@@ -9,7 +9,7 @@ CONTRIBUTING.md shows a study from beginning to end.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ from vitadel.runs.typed_json import to_json
 from vitadel.threats import Threat, as_threat
 
 
+@runtime_checkable
 class Study(Protocol):
     """Settings that know how to measure and how to sum up."""
 

@@ -15,7 +15,7 @@ from vitadel.api.models import ModelOptions
 from vitadel.api.results import ShortTable, without_arrays
 from vitadel.attacks import Engine
 from vitadel.attacks.parsing import notation
-from vitadel.core.errors import UsageError, spelled, unknown_name_error
+from vitadel.core.errors import UsageError, short_repr, spelled, unknown_name_error
 from vitadel.core.numeric import Count, check_number, check_seed
 from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import split_name, with_settings
@@ -134,6 +134,12 @@ def analyze(
 
 def as_study(study: str | Study) -> Study:
     """A study, or the one that `masking:queries=1000,iterations=10+20` names."""
+    if isinstance(study, type) or not isinstance(study, str | Study):
+        instead = f"{study.__name__}()" if isinstance(study, type) else '"lesion" or vd.analyze.Lesion()'
+        raise UsageError(
+            f"a study is a name from `vitadel studies`, or an object such as Lesion(), got {short_repr(study)}. "
+            f"Write {instead}."
+        )
     if not isinstance(study, str):
         return study
     given, settings = split_name(study)

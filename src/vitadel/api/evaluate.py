@@ -28,6 +28,7 @@ from vitadel.evaluate import (
     refuse_unwritable_names,
 )
 from vitadel.evaluate.parsing import SuiteLike, as_suites
+from vitadel.runs import Run
 from vitadel.runs.schema import SuiteRecord
 from vitadel.threats import Threat
 
@@ -102,7 +103,8 @@ def evaluate(
     job = Job.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
     _check(chosen, job, radius, chosen_scaling)
     kind = "attack" if all(suite.name == "attack" for suite in chosen) else "evaluate"
-    claimed = job.claim(run, kind, _parts(chosen, job, radius, seed, chosen_scaling, keep_images), command)
+    within = _identifying_threat(chosen, radius, Path(run))
+    claimed = job.claim(run, kind, _parts(chosen, job, within, seed, chosen_scaling, keep_images), command)
     records: list[SuiteRecord] = []
     with progress_of(progress) as notify:
         if job.assumption:
@@ -116,7 +118,8 @@ def evaluate(
 
 
 def _refuse_without_attacks(suites: Sequence[Suite], option: str) -> None:
-    if not any(isinstance(suite, AttackSuite) for suite in suites):
+    # `clean` is a suite of attacks too, of none
+    if not any(isinstance(suite, AttackSuite) and suite.attacks for suite in suites):
         names = ", ".join(suite.name for suite in suites)
         raise UsageError(f"{option} is about suites of attacks, and there is none among: {names}. Leave it out.")
 
@@ -134,8 +137,18 @@ def _check(suites: Sequence[Suite], job: Job, threat: Threat, scaling: Scaling |
         refuse_suite(suite, job.model, job.data, threat=threat, split=job.split, scaling=scaling)
 
 
+def _identifying_threat(suites: Sequence[Suite], threat: Threat, run: Path) -> object:
+    """The threat, if a suite attacks within it; otherwise what a run has recorded that was begun by earlier versions.
+
+    They recorded a threat in every run, and such a run is resumed whatever it is.
+    """
+    if any(suite.needs_threat for suite in suites):
+        return threat
+    return Run.open(run).manifest.parts.get("threat") if (run / "manifest.json").exists() else None
+
+
 def _parts(
-    suites: Sequence[Suite], job: Job, threat: Threat, seed: int, scaling: Scaling | None, keep_images: bool
+    suites: Sequence[Suite], job: Job, threat: object, seed: int, scaling: Scaling | None, keep_images: bool
 ) -> dict[str, object]:
     """What identifies this evaluation, in addition to model and data."""
     named = [suite for suite in suites if isinstance(suite, SuiteWithFiles)]
@@ -144,7 +157,7 @@ def _parts(
     files = {name: hashes for name, hashes in files.items() if hashes}
     return {
         "suite": list(suites),
-        "threat": threat,
+        **({} if threat is None else {"threat": threat}),
         "seed": seed,
         **({} if scaling is None else {"scaling": scaling}),
         **({"keep_images": True} if keep_images else {}),  # begun without it, a run could keep only the rest

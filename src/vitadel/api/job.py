@@ -153,7 +153,8 @@ def _model(model: str | Path | nn.Module, options: ModelOptions) -> Model:
         )
     else:  # as attack libraries take it: on pixels in [0, 1], unless said otherwise
         mean, std = options.get("mean"), options.get("std")
-        loaded = load_model(model, mean=0.0 if mean is None else mean, std=1.0 if std is None else std)
+        pixels = mean is None and std is None
+        loaded = load_model(model, mean=0.0 if pixels else mean, std=1.0 if pixels else std)
     device = options.get("device")
     return loaded if device is None else loaded.to(device_of_text(device))
 

@@ -28,6 +28,10 @@ _ELSEWHERE = {
 }
 
 
+# an object of its own, so that `device="cpu"` can be told from no device at all
+_CPU = torch.device("cpu")
+
+
 class ModelOptions(TypedDict, total=False):
     """How a model that is given as text is loaded; the arguments of `load_model` of the same names."""
 
@@ -51,14 +55,15 @@ def load_model(
     pretrained: bool = False,
     keep_head: bool = False,
     seed: int = 0,
-    device: str | torch.device | None = "cpu",
+    device: str | torch.device | None = _CPU,
     **other: object,
 ) -> Model:
     """Load a model that takes pixels in [0, 1] and returns logits, in evaluation mode.
 
     Args:
         model: `timm:NAME`, `timm:NAME@FILE`, `vitadel:NAME`, `zoo:NAME`, a run folder, a checkpoint file, or any
-            `nn.Module` that takes normalized images, which is wrapped.
+            `nn.Module` that takes normalized images, which is wrapped. A module keeps its shape and its weights, so
+            only `mean`, `std` and `device` go with it.
         num_classes: Another number of classes replaces the head by a fresh one.
         image_size: Side of the images in pixels; positions are resampled.
         patch_size: Side of a patch in pixels; the patch kernel is resampled.
@@ -68,7 +73,8 @@ def load_model(
         pretrained: Download timm's weights.
         keep_head: Refuse another number of classes instead of replacing a trained head.
         seed: Seeds the weights that no file provides.
-        device: `cpu`, `cuda`, ...; None for the GPU if there is one.
+        device: `cpu`, `cuda`, ...; None for the GPU if there is one; by default the CPU. A module stays where it is
+            unless a device is named.
 
     Returns:
         A plain `nn.Module` with the normalization inside and `taps` for its internal values.
@@ -86,7 +92,10 @@ def load_model(
         raise UsageError(f'load_model needs a model, got {model!r}. Write "timm:NAME", or name a folder or a file.')
     normalization = _normalization(mean, std)
     if isinstance(model, nn.Module):
-        return _wrapped(model, normalization)
+        shape = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size, "options": options}
+        _refuse_for_modules({**shape, "pretrained": pretrained or None, "seed": seed or None})
+        wrapped = _wrapped(model, normalization)
+        return wrapped if device is None or device is _CPU else wrapped.to(device_of_text(device))
     loaded = models.load(
         model,
         num_classes=num_classes,
@@ -103,6 +112,15 @@ def load_model(
         normalization is None and models.normalization_is_unknown(model),
     )
     return loaded.to(device_of_text(device))
+
+
+def _refuse_for_modules(given: Mapping[str, object]) -> None:
+    """Refuse options that a module cannot follow, because it is built and has its weights."""
+    if names := [name for name, value in given.items() if value is not None]:
+        raise UsageError(
+            f"a network that is built already keeps its shape and weights, got {', '.join(names)}. "
+            "Leave them out: they are for a model that is given as text."
+        )
 
 
 def _wrapped(model: nn.Module, normalization: Normalization | None) -> Model:

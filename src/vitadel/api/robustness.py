@@ -18,7 +18,7 @@ from vitadel.attacks import Engine, NamedAttack, Scaling
 from vitadel.attacks.parsing import parse_scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.progress import ProgressCallback
-from vitadel.data import Split
+from vitadel.data import DataSet, Split
 from vitadel.evaluate import AttackSuite, Context, MemoryStore, TensorImages, evaluate_suite
 from vitadel.evaluate.adversarial_images import IMAGES
 from vitadel.evaluate.attention_scaling import factors_of
@@ -62,8 +62,8 @@ def robustness(
 
     Args:
         model: Takes pixels in [0, 1] and returns logits; or anything that `load_model` takes.
-        x: Images [n, channels, height, width] as a tensor or an array; or a `DataLoader`, a split, or a data set as
-            `load_data` takes it (its test images), and then no `y`.
+        x: Images [n, channels, height, width] as a tensor or an array; or a `DataLoader`, a split, or a data set or
+            its name as `load_data` takes it (its test images), and then no `y`.
         y: Labels [n].
         threat: The threat model, such as `linf:8/255`, `l2:0.5` or `l1:12`; `linf:8/255` by default.
         suite: A name from `vitadel suites`, an attack such as `vd.attacks.PGD(steps=20)` or `pgd:steps=20`, or several
@@ -72,7 +72,7 @@ def robustness(
         batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
         precision: The precision of the search: `float32`, `bf16` or `fp16`.
         compile: Send the model through `torch.compile`.
-        engine: An `Engine` with batch size, precision and compilation; replaces the three arguments above.
+        engine: An `Engine` with batch size, precision and compilation, in place of the three arguments above.
         scaling: Attack robust images once more with scaled attention: `aas`, `aas-paper`, a factor such as `0.01`, ...
         progress: None shows bars on a terminal, False shows nothing; or a callback.
 
@@ -96,7 +96,7 @@ def robustness(
     refuse_arguments(robustness, other, _ELSEWHERE)
     net = model if isinstance(model, nn.Module) else load_model(model, keep_head=True, device=None)
     images, attacks = TensorImages(*_tensors(net, x, y)), _one_suite(suite)
-    chosen = engine or Engine(batch_size=batch_size, precision=precision, compile=compile)
+    chosen = _engine(engine, {"batch_size": batch_size, "precision": precision, "compile": compile or None})
     wanted = parse_scaling(scaling) if isinstance(scaling, str) else scaling
     radius = as_threat(threat or DEFAULT_THREAT)
     stores: dict[str, MemoryStore] = defaultdict(MemoryStore)
@@ -114,6 +114,17 @@ def robustness(
         factors_of(record.scaling) if record.scaling else None,
         paper[0].robust if paper else None,
     )
+
+
+def _engine(engine: Engine | None, settings: Mapping[str, Any]) -> Engine:
+    """The given engine, or one with these settings; both would contradict each other."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    if engine is None:
+        return Engine(**given)
+    if given:
+        names = ", ".join(f"{name}={value!r}" for name, value in given.items())
+        raise UsageError(f"the engine holds batch_size, precision and compile, got {names} as well. Leave one out.")
+    return engine
 
 
 def _adversarial_images(
@@ -162,11 +173,13 @@ def _numbered(attacks: Sequence[NamedAttack]) -> tuple[NamedAttack, ...]:
 
 def _tensors(model: nn.Module, x: object, y: object) -> tuple[Tensor, Tensor]:
     """Images and labels as tensors, from whatever holds them."""
-    if isinstance(x, str | Split | DataLoader) and y is not None:
+    if isinstance(x, str | DataSet | Split | DataLoader) and y is not None:
         raise UsageError(f"a {type(x).__name__} of images holds labels already, got y as well. Leave y out.")
     if isinstance(x, str):
         spec = getattr(model, "spec", None)
         x = load_data(x, preprocess=default_preprocess(x, None if spec is None else spec.image_size)).test
+    if isinstance(x, DataSet):
+        x = x.test
     if isinstance(x, Split):
         return x.images(torch.arange(len(x))), x.labels
     if y is None:

@@ -3,11 +3,38 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vitadel.api.arguments import progress_of
-from vitadel.core.errors import unknown_name_error
+from vitadel.api.arguments import progress_of, refuse_arguments
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.progress import ProgressCallback
+from vitadel.data import DataSet
 from vitadel.models import Model
 from vitadel.recipes import RECIPES, Recipe, train_recipe
+
+_SETTING = 'overrides={{"PATH": {value}}}'
+_ELSEWHERE = {
+    name: _SETTING.replace("PATH", path)
+    for name, path in {
+        "seed": "seed",
+        "epochs": "plan.epochs",
+        "batch_size": "plan.batch_size",
+        "bs": "plan.batch_size",
+        "lr": "plan.optimizer.lr",
+        "learning_rate": "plan.optimizer.lr",
+        "weight_decay": "plan.optimizer.weight_decay",
+        "num_workers": "plan.num_workers",
+        "image_size": "model.image_size",
+        "img_size": "model.image_size",
+        "patch_size": "model.patch_size",
+    }.items()
+} | {
+    "threat": 'overrides={{"objective.threat": "linf:8/255"}}',
+    "eps": 'overrides={{"objective.threat": "linf:8/255"}}',
+    "settings": "overrides={value}",
+    "device": "nothing: training is on the GPU if there is one; CUDA_VISIBLE_DEVICES=1 before the command: another",
+    "model": 'overrides={{"model.start": "timm:NAME"}}',
+    "resume": "nothing: the same call resumes",
+    "output_dir": "train(recipe, {value!r})",
+}
 
 
 def train(
@@ -18,13 +45,14 @@ def train(
     overrides: Mapping[str, object] | Sequence[str] = (),
     progress: bool | ProgressCallback | None = None,
     command: str | None = None,
+    **other: object,
 ) -> Model:
     """Train a recipe into a run folder; interrupted at any time, the same call resumes.
 
     Args:
         recipe: A name from `vitadel recipes`, or a `Recipe`.
         run: The run folder; one of another run is refused.
-        data: A data set in place of the recipe's.
+        data: The text of a data set in place of the recipe's, such as `cifar10:DIR[:1000]`.
         overrides: Settings to change, such as `{"plan.epochs": 3, "selection.threat": "linf:4/255"}`.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
         command: What the manifest records as the command.
@@ -38,6 +66,13 @@ def train(
     Example:
         >>> model = train("digits-adversarial", "runs/robust", overrides={"plan.epochs": 3})
     """
+    refuse_arguments(train, other, _ELSEWHERE)
+    if data is not None and not isinstance(data, str):
+        spec = data.spec if isinstance(data, DataSet) else "cifar10:DIR"
+        raise UsageError(
+            "train takes data as text, because the recipe says how images are prepared, got a "
+            f'{type(data).__name__}. Write data="{spec}".'
+        )
     with progress_of(progress) as notify:
         model = train_recipe(
             as_recipe(recipe), Path(run), data_spec=data, overrides=overrides, notify=notify, command=command

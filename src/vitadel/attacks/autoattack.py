@@ -4,7 +4,7 @@ Croce & Hein 2020 (arXiv:2003.01690), for L1 2021 (arXiv:2103.01208). Shape lett
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -106,13 +106,13 @@ class AutoAttack(Attack):
 
 @dataclass(frozen=True, slots=True)
 class AutoAttackPlus(AutoAttack):
-    """AutoAttack, plus version: six attacks."""
+    """AutoAttack, plus version: six attacks; it has no settings."""
 
-    version: str = "plus"
+    version: str = field(init=False, default="plus")
 
 
 @dataclass(frozen=True, slots=True)
 class AutoAttackRand(AutoAttack):
-    """AutoAttack, rand version, for randomized models: two attacks with 20 EOT samples per step."""
+    """AutoAttack, rand version, for randomized models: two attacks with 20 EOT samples per step; it has no settings."""
 
-    version: str = "rand"
+    version: str = field(init=False, default="rand")

@@ -71,7 +71,7 @@ class Attack(ABC):
 
     def __new__(cls, *args: object, **settings: object) -> Self:
         """Refuse the constructor calls of other attack libraries, with the line to write instead."""
-        known = [one.name for one in fields(cls)] if is_dataclass(cls) else list(settings)
+        known = [one.name for one in fields(cls) if one.init] if is_dataclass(cls) else list(settings)
         holds_model = bool(args) and callable(args[0]) and not isinstance(args[0], Attack)
         foreign = sorted(set(settings) - set(known))
         if holds_model or foreign:
@@ -175,8 +175,12 @@ def _suggested_call(
     if advised := [key for key in foreign if key in _ADVICE]:
         return f"{name} has no setting {advised[0]!r}. {_ADVICE[advised[0]].format(name=name)}"
     if unknown := [key for key in foreign if key not in _ELSEWHERE and _OUR_NAMES.get(key) not in known]:
-        return f"{name} has no setting {unknown[0]!r}. Its settings are {', '.join(known)}."
+        return f"{name} has no setting {unknown[0]!r}. {_settings(known)}"
     return f'{wrong}. Write {name}({kept})(model, x, y, "{suggested_threat(settings.get("norm"), eps)}").'
+
+
+def _settings(known: list[str]) -> str:
+    return f"Its settings are {', '.join(known)}." if known else "It has none. Leave it out."
 
 
 def _as_text(value: object) -> str:

@@ -1,11 +1,11 @@
 """Attacks and attention scalings by name: `pgd:steps=40,loss=margin`, `aas:blocks=4`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitadel.attacks.apgd import APGD
 from vitadel.attacks.attention_scaling.factor_search import SCALINGS, Scaling
-from vitadel.attacks.autoattack import AutoAttack, AutoAttackPlus, AutoAttackRand
+from vitadel.attacks.autoattack import VERSIONS, AutoAttack, AutoAttackPlus, AutoAttackRand
 from vitadel.attacks.base import Attack
 from vitadel.attacks.fab import FAB
 from vitadel.attacks.fgsm import FGSM
@@ -80,6 +80,7 @@ def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | No
     if name not in ATTACKS:
         raise unknown_name_error("attack", name, ATTACKS)
     kind = ATTACKS[name]
+    _refuse_version(name, settings)
     # AutoAttack's losses and targets are part of it
     about_goal = ("loss", "target") if goal_settings and not issubclass(kind, AutoAttack) else ()
     if (wanted := [key for key, _ in settings if key in ("loss", "target")]) and not goal_settings:
@@ -96,6 +97,18 @@ def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | No
     loss = one_of("loss", NAMED_LOSSES)(goal["loss"], "") if "loss" in goal else attack.goal_loss
     target = one_of("target", TARGETS)(goal["target"], "") if "target" in goal else None
     return attack, loss, target  # type: ignore[return-value]
+
+
+def _refuse_version(name: str, settings: Sequence[tuple[str, object]]) -> None:
+    """Refuse `autoattack:version=rand`: an attack of the same name has the same budget."""
+    if not issubclass(ATTACKS[name], AutoAttack) or (version := dict(settings).get("version")) is None:
+        return
+    if version not in VERSIONS:
+        raise unknown_name_error("version of AutoAttack", str(version), VERSIONS)
+    meant = "autoattack" if version == "standard" else f"autoattack-{version}"
+    raise UsageError(
+        f"each version of AutoAttack is an attack of its own, got {name}:version={version}. Write {meant}."
+    )
 
 
 def _read_scaling(text: str, what: str) -> Scaling:

@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, short_repr
 from vitadel.core.files import read_json
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy
@@ -49,12 +49,15 @@ class EvaluatedSuite:
         record: Its summary.
         rows: What it says of every image.
         gallery: Some attacked images.
+        compared: Of each measure besides the main one that models are compared by, the values of the images; by the
+            name of its column.
     """
 
     name: str
     record: SuiteRecord
     rows: ImageRows
     gallery: Gallery | None = None
+    compared: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     @property
     def clean(self) -> Accuracy:
@@ -89,6 +92,11 @@ class EvaluatedSuite:
         if self.record.main is not None:
             return _floats(self.rows.correct)
         return _floats(self.rows.robust) or [float(attack == ROBUST) for attack in self.rows.broken_by]
+
+    def scores(self, measure: Measure) -> dict[str, float]:
+        """What each image adds to a measure, by its id; more is better."""
+        values = self.correct if measure.main else self.compared.get(measure.column, ())
+        return self.by_id(values if measure.higher_is_better or measure.main else [-value for value in values])
 
     def by_id(self, scores: Sequence[float]) -> dict[str, float]:
         """Scores by the image's id."""
@@ -267,7 +275,21 @@ def _evaluation(run: Run, name: str) -> EvaluatedSuite:
     if record.main is None and record.clean is None:
         raise UsageError(f"{path} has no clean accuracy, which every suite of attacks has. Run the evaluation again.")
     rows = ImageRows.from_columns(columns, results.folder / "rows.parquet")
-    return EvaluatedSuite(name, record, rows, Gallery.read(gallery) if gallery.exists() else None)
+    compared = {
+        one.column: _column_of(one, columns, results.folder / "rows.parquet") for one in record.measures if one.column
+    }
+    return EvaluatedSuite(name, record, rows, Gallery.read(gallery) if gallery.exists() else None, compared)
+
+
+def _column_of(measure: Measure, columns: Mapping[str, Sequence[object]], path: Path) -> list[float]:
+    """The values of the images that a measure is compared by; none if an earlier version did not write them."""
+    values = columns.get(measure.column, ())
+    if wrong := [value for value in values if not (value is None or isinstance(value, int | float))]:
+        raise UsageError(
+            f"{path}: {printable(measure.column)} must be numbers, got {short_repr(wrong[0])}. "
+            "Delete the file and run the same command again."
+        )
+    return _floats([value for value in values if value is None or isinstance(value, int | float)])
 
 
 def _by_threat(evaluation: EvaluatedSuite) -> tuple[bool, str, str, float, str]:

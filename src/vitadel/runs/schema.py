@@ -114,6 +114,8 @@ class Measure:
         kind: `accuracy`, `error`, `bias`, `share` (all in [0, 1]), or another unit such as `mCE`.
         higher_is_better: Which way is better.
         main: Whether it is the number that models are compared by.
+        column: For a number by which models are compared besides the main one, the column of the rows with its value
+            for each image.
     """
 
     name: str
@@ -124,13 +126,21 @@ class Measure:
     kind: str = "accuracy"
     higher_is_better: bool = True
     main: bool = False
+    column: str = field(default="", metadata={"omit": True})
 
     @classmethod
     def of(
-        cls, name: str, share: Accuracy, *, kind: str = "accuracy", higher_is_better: bool = True, main: bool = False
+        cls,
+        name: str,
+        share: Accuracy,
+        *,
+        kind: str = "accuracy",
+        higher_is_better: bool = True,
+        main: bool = False,
+        column: str = "",
     ) -> "Measure":
         """A share with its interval."""
-        return cls(name, share.accuracy, share.low, share.high, share.n, kind, higher_is_better, main)
+        return cls(name, share.accuracy, share.low, share.high, share.n, kind, higher_is_better, main, column)
 
     @property
     def is_share(self) -> bool:
@@ -422,6 +432,7 @@ class CombinationRecord:
         columns: All its numbers on test images, clean accuracy first.
         folder: Its folder, where several rows are evaluations of one model; otherwise its name.
         scale: Where it differs from the run that the paper prints, so that the numbers do not compare.
+        label: The small scale it was brought to: model, data and epochs.
     """
 
     name: str
@@ -434,6 +445,7 @@ class CombinationRecord:
     columns: Sequence[ColumnRecord] = field(default=(), metadata={"omit": True})
     folder: str = field(default="", metadata={"omit": True})
     scale: Sequence[str] = field(default=(), metadata={"omit": True})
+    label: str = field(default="", metadata={"omit": True})
 
 
 @dataclass(frozen=True, slots=True)

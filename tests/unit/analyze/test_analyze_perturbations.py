@@ -134,6 +134,15 @@ def test_numbers_match_the_attack(x: Tensor) -> None:
     )
 
 
+@pytest.mark.parametrize("random_start", [True, False])
+def test_the_attack_may_start_at_the_image(x: Tensor, random_start: bool) -> None:
+    """One step of eps / 2 from the image itself changes every pixel by eps / 2; from a random start, by any amount."""
+    net, y = Planted(pattern_of_blocks()), torch.ones(len(x), dtype=torch.int64)
+    settings = Perturbations(steps=1, step_size=EPS / 2, random_start=random_start)
+    shown = picture(study(net, x, y, settings, threat=Linf(EPS)), 0, "perturbation")
+    assert ({int(one) for one in np.unique(shown)} <= {64, 191}) == (not random_start)  # 255 (d + eps) / (2 eps)
+
+
 def test_the_mean_has_the_normal_interval() -> None:
     result = finite_mean_interval([1.0, 2.0, 3.0, float("nan")])
     assert result["mean"] == 2

@@ -4,18 +4,30 @@ Shape letters: B images, K classes.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from vitadel.attacks import APGD, FAB, Attack, AutoAttack, NamedAttack, Square
+from vitadel.attacks import (
+    APGD,
+    FAB,
+    Attack,
+    AutoAttack,
+    AutoAttackPlus,
+    AutoAttackRand,
+    NamedAttack,
+    Square,
+    parse_attack,
+)
 from vitadel.attacks.autoattack import VERSIONS
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Targeted, Untargeted
 from vitadel.losses import cross_entropy, dlr, margin
+from vitadel.runs import describe
 from vitadel.threats import L1, L2, Linf, Threat
 
 
@@ -158,3 +170,21 @@ def test_autoattack_refuses_other_goals_and_names() -> None:
         AutoAttack()(lambda x: x.flatten(1), x0, Targeted(label_B), Linf(0.1), seed=0)
     with pytest.raises(UsageError, match="version of AutoAttack"):
         AutoAttack("fast")
+
+
+@pytest.mark.parametrize("name", ["autoattack", "autoattack-plus", "autoattack-rand"])
+def test_the_same_name_means_the_same_budget(name: str) -> None:
+    for version, meant in (("standard", "autoattack"), ("plus", "autoattack-plus"), ("rand", "autoattack-rand")):
+        with pytest.raises(UsageError, match=f"got {name}:version={version}. Write {meant}.$"):
+            parse_attack(f"{name}:version={version}")
+    with pytest.raises(UsageError, match="unknown version of AutoAttack 'fast'"):
+        parse_attack(f"{name}:version=fast")
+
+
+@pytest.mark.parametrize("kind", [AutoAttackPlus, AutoAttackRand])
+def test_a_named_version_has_no_other(kind: Any) -> None:
+    with pytest.raises(UsageError, match=r"has no setting 'version'. It has none. Leave it out.$"):
+        kind(version="standard")
+    # a manifest holds the version as before, so a run of an earlier version resumes
+    assert describe(kind()) == {"is": kind.__name__, "version": kind().version}
+    assert kind().stages(L2(0.5)) == AutoAttack(kind().version).stages(L2(0.5))

@@ -106,3 +106,12 @@ def test_flags_of_attacks_on_models_with_few_classes(
     flags = attack.find_flags(Untargeted(LABELS, dlr), classes)
     assert [flag.evidence for flag in flags] == evidence
     assert {flag.code for flag in flags} <= {"few-classes"}
+
+
+@pytest.mark.parametrize("attack", [APGD(targets=3), FAB(targets=3), PGD(targets=3)])
+def test_a_model_with_one_output_has_no_targets(attack: IterativeAttack) -> None:
+    x, label_B = torch.rand(2, 3, 4, 4), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(
+        UsageError, match=r"needs a model with at least 2 classes, got 1\. Write a model with one logit"
+    ):
+        attack(lambda x: x.mean((1, 2, 3))[:, None], x, label_B, "linf:0.1")

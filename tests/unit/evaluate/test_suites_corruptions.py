@@ -88,11 +88,19 @@ def test_mce_is_normalized_by_name_and_has_all_fifteen(tmp_path: Path) -> None:
     errors = {name: float(wrong[:, 5 * at : 5 * at + 5].mean()) for at, name in enumerate(CORRUPTIONS)}
     assert value(summary, "mCE") == pytest.approx(100 * mean_corruption_error(errors))
     assert value(summary, "relative mCE") == pytest.approx(100 * relative_mean_corruption_error(errors, 1 / 3))
+    columns = {one["name"]: one.get("column") for one in summary["measures"]}
+    assert columns["mCE"] == "mce"
+    assert columns["mean over 95 cells"] == "correct_in_all"
+    rows = ResultFolder(tmp_path / "run" / "eval" / "corruptions").rows()
+    assert rows["correct_in_all"] == pytest.approx((1 - wrong.mean(1)).tolist())
+    assert np.mean(rows["correct_in_all"]) == pytest.approx(value(summary, "mean over 95 cells"))
+    assert np.mean(rows["mce"]) == pytest.approx(value(summary, "mCE"))
     some = evaluate_one(Bins(1000), data, Corruptions(severities=(1, 2)), claim(tmp_path / "some"))
     assert "undefined: it takes all fifteen" in some["conventions"]["mCE"]
     small = evaluate_one(Bins(1000), data, Corruptions(table="cifar"), claim(tmp_path / "small"))
     assert "on ImageNet's table" in small["conventions"]["mCE"]
     assert "mCE" not in [*names(some), *names(small)]
+    assert "mce" not in ResultFolder(tmp_path / "some" / "eval" / "corruptions").rows()
     assert list(ALEXNET_ERRORS) == [name for name, kind in CORRUPTIONS.items() if kind.group != "extra"]
 
 

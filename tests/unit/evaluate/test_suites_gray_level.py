@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.evaluate.suites import GrayLevel
+from vitadel.evaluate.suites.gray_level import Iterate
 
 
 class Edge(nn.Module):
@@ -49,6 +50,27 @@ def test_more_steps_that_break_fewer_images_are_flagged(tmp_path: Path) -> None:
     summary = evaluate_one(Kink(), data, GrayLevel(), claim(tmp_path / "run"))
     assert values(summary) == {"PGD-8 at 1 gray level": 1.0, "FGSM at 1 gray level": 0.0}
     assert "pgd-weaker-than-fgsm" in codes(summary)
+
+
+class Peak(nn.Module):
+    """Steps of an eighth of a level end at 4/8 and pass 5/8 on the way, where alone the image is broken."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        up = (x.mean((1, 2, 3)) - 100 / 255) * 255
+        objective = 0.25 - 3 * (up - 0.6).abs()
+        return torch.stack([-objective, objective], 1)
+
+
+@pytest.mark.parametrize(("settings", "correct"), [(GrayLevel(), 1.0), (GrayLevel(iterate=Iterate.BEST), 0.0)])
+def test_the_last_iterate_is_evaluated_unless_the_best_is_wanted(
+    settings: GrayLevel, correct: float, tmp_path: Path
+) -> None:
+    """Without a random start: 1, 2, 3, 4 and 5 eighths, then back and forth; after eight steps 4."""
+    data = gray_images([100, 100], [0, 0], classes=2, size=8)
+    summary = evaluate_one(Peak(), data, settings, claim(tmp_path / "run"))
+    assert values(summary) == {"PGD-8 at 1 gray level": correct, "FGSM at 1 gray level": 1.0}
+    assert rows_of(tmp_path / "run", "gray-level")["prediction"] == [1 - correct] * 2
+    assert summary["conventions"]["iterate"] == f"the {settings.iterate.value} one"
 
 
 def test_invalid_gray_levels_are_named() -> None:

@@ -114,6 +114,7 @@ class Maker:
         *,
         clean: Sequence[int] | None = None,
         measures: Sequence[Measure] | None = None,
+        columns: Mapping[str, Sequence[object]] | None = None,
         **more: Any,
     ) -> None:
         """A suite of perturbations with a score for each image, whose main measure is their mean."""
@@ -139,7 +140,13 @@ class Maker:
             measures=[main] if measures is None else measures,
             **fields,
         )
-        self.finish(run, record, {"label": [0] * n, "clean_prediction": predictions, "correct": list(correct)})
+        rows: dict[str, Sequence[object]] = {
+            "label": [0] * n,
+            "clean_prediction": predictions,
+            "correct": list(correct),
+            **(columns or {}),
+        }
+        self.finish(run, record, rows)
 
     def finish(self, run: Run, record: SuiteRecord, columns: Mapping[str, Sequence[object]]) -> Path:
         """A summary and its rows, of images called image-0, image-1, ..."""

@@ -94,6 +94,61 @@ def test_measures_to_minimize_are_best_when_low(make: Any) -> None:
     assert not result.columns[0].is_share
 
 
+def gray_level(make: Any, run: Run, pgd: Sequence[float], fgsm: Sequence[float], mce: float | None = None) -> None:
+    """A suite of which models are compared by two shares and, if it is defined, an error."""
+    n, mean = len(pgd), sum(fgsm) / len(fgsm)
+    measures = [
+        Measure("relative", 0.5),
+        Measure("FGSM", mean, mean - 0.05, mean + 0.05, n, column="fgsm_correct"),
+        Measure("mCE", mce, kind="mCE", higher_is_better=False, column="mce"),
+        Measure("PGD-8", sum(pgd) / n, n=n, main=True),
+    ]
+    columns = {"fgsm_correct": list(fgsm), "mce": [90.0 - 10 * one for one in pgd]}
+    make.perturb(run, "gray-level", pgd, clean=[1] * n, measures=measures, columns=columns)
+
+
+def test_a_measure_with_a_column_in_the_rows_is_a_column(make: Any) -> None:
+    runs = {name: make.claim(name, name) for name in "ab"}
+    gray_level(make, runs["a"], [0.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], 80.0)
+    gray_level(make, runs["b"], [1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0], 70.0)
+    make.perturb(runs["b"], "spatial", [1.0, 0.0, 0.0, 0.0], clean=[1] * 4)
+    result = table([run.folder for run in runs.values()], "a")
+    assert [column.about for column in result.columns] == ["", "PGD-8", "FGSM", "mCE", "mean over all cells"]
+    assert [column.key for column in result.columns[1:4]] == ["gray-level", "gray-level FGSM", "gray-level mCE"]
+    assert values(result) == {"b": [1.0, 0.5, 0.75, 70.0, 0.25], "a": [1.0, 0.25, 0.5, 80.0, None]}
+    assert result.columns[result.ranked_by].about == "PGD-8"
+    scores = {row.label: row.scores for row in result.rows}["b"]
+    tests = [None if score is None or score.paired is None else score.paired for score in scores[1:4]]
+    # of b against a, image by image; a lower error is better, so mCE counts as PGD does
+    assert [(one.first_better, one.second_better, one.n) for one in tests if one] == [(2, 1, 4), (1, 0, 4), (2, 1, 4)]
+    assert [score.best for score in scores[1:4] if score] == [True, True, True]
+
+
+def test_without_a_value_or_rows_there_is_no_column_and_no_test(make: Any) -> None:
+    run, other = make.claim("a", "a"), make.claim("b", "b")
+    gray_level(make, run, [0.0, 1.0], [0.0, 1.0])
+    make.perturb(
+        other,
+        "gray-level",
+        [1.0, 1.0],
+        clean=[1] * 2,
+        measures=[Measure("PGD-8", 1.0, n=2, main=True), Measure("FGSM", 1.0, n=2, column="fgsm_correct")],
+    )
+    result = table([run.folder, other.folder], "a")
+    assert [column.about for column in result.columns] == ["", "PGD-8", "FGSM"]
+    fgsm = {row.label: row.scores[2] for row in result.rows}["b"]
+    assert fgsm is not None
+    assert (fgsm.value, fgsm.delta, fgsm.paired) == (1.0, 0.5, None), "an earlier version wrote no such rows"
+
+
+def test_columns_that_are_no_numbers_are_refused(make: Any) -> None:
+    run = make.claim("a", "a")
+    measures = [Measure("PGD-8", 1.0, n=1, main=True), Measure("FGSM", 1.0, n=1, column="fgsm_correct")]
+    make.perturb(run, "gray-level", [1.0], clean=[1], measures=measures, columns={"fgsm_correct": ["yes"]})
+    with pytest.raises(UsageError, match="fgsm_correct must be numbers, got 'yes'. Delete the file and run"):
+        table([run.folder])
+
+
 def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> None:
     rows = {row.label: row for row in table(three, "a").rows}
     assert table(three, "a").baseline == "a"

@@ -119,7 +119,16 @@ class IterativeAttack(Attack):
         return self.targets > 0
 
     def num_branches(self, num_classes: int) -> int:
-        """How many items an image makes."""
+        """How many items an image makes.
+
+        Raises:
+            UsageError: If it has targets, and the model has no class but the label.
+        """
+        if self.targets and num_classes < 2:
+            raise UsageError(
+                f"an attack with targets needs a model with at least 2 classes, got {num_classes}. Write a model with "
+                "one logit z as [-z, z]."
+            )
         return max(1, min(self.targets, num_classes - 1))
 
     def branch_goals(self, goal: Goal, others_BT: Tensor, num_classes: int) -> Sequence[Goal]:

@@ -42,6 +42,8 @@ _SMALLEST = 16
 _CLEAN = "clean"
 _UNREADABLE = -1  # the prediction on a file that cannot be read
 _SHOWN_SEVERITY = 3
+# columns of the rows by which models are compared, besides the main one
+_ALL, _MCE = "correct_in_all", "mce"
 
 CorruptionLevel = tuple[str, int]  # a corruption and a severity
 Numbers = NDArray[np.float64]
@@ -140,12 +142,16 @@ class Corruptions:
         ctx.map_tables(works)
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
-        """All predictions, and the share of the benchmark's cells in which each image is classified correctly."""
+        """All predictions, the share of cells in which each image is classified correctly, and what it adds to mCE."""
         results = self._results(ctx)
+        more: dict[str, Sequence[object]] = {_ALL: results.shares(self.cells).tolist()}
+        if self._undefined(ctx) is None:
+            more[_MCE] = (100 * mean_corruption_error(results.errors)).tolist()
         return {
             "clean_prediction": ctx.table(_CLEAN)["prediction"],
             "correct": results.shares(results.common or self.cells).tolist(),
             "predictions": self._predictions(ctx).tolist(),
+            **more,
         }
 
     def summarize(self, ctx: Context) -> SuiteRecord:
@@ -230,7 +236,7 @@ class Corruptions:
         main = common or everything
         measures = [Measure.of(f"mean over {len(main)} cells", results.mean(main), main=True)]
         if common and len(everything) > len(common):
-            measures.append(Measure.of(f"mean over {len(everything)} cells", results.mean(everything)))
+            measures.append(Measure.of(f"mean over {len(everything)} cells", results.mean(everything), column=_ALL))
         measures += [Measure.of(group, results.mean(cells)) for group, cells in results.groups.items()]
         if self._undefined(ctx) is None:
             measures += results.corruption_errors()
@@ -357,17 +363,21 @@ class _Results:
         """The mean over some cells, with its interval over images."""
         return accuracy_of(_known(self.shares(cells)))
 
+    @property
+    def errors(self) -> dict[str, Numbers]:
+        """[n] mean errors over severities, of the corruptions of mCE."""
+        return {name: 1 - self.shares(self.of_name(name)) for name in ALEXNET_ERRORS}
+
     def corruption_errors(self) -> list[Measure]:
         """mCE and its relative, in percent; both are means over images, so their intervals are too."""
-        errors = {name: 1 - self.shares(self.of_name(name)) for name in ALEXNET_ERRORS}
         measures = []
-        for name, values in (
-            ("mCE", mean_corruption_error(errors)),
-            ("relative mCE", relative_mean_corruption_error(errors, 1 - self.clean)),
+        for name, values, column in (
+            ("mCE", mean_corruption_error(self.errors), _MCE),
+            ("relative mCE", relative_mean_corruption_error(self.errors, 1 - self.clean), ""),
         ):
             known = _known(values)
             mean, low, high = (100 * one for one in mean_interval(known))
-            measures.append(Measure(name, mean, low, high, len(known), "mCE", higher_is_better=False))
+            measures.append(Measure(name, mean, low, high, len(known), "mCE", higher_is_better=False, column=column))
         return measures
 
 

@@ -16,7 +16,7 @@ from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, PairedTest, paired_test
 from vitadel.report.reader import EvaluatedSuite, RunRecord
 from vitadel.report.text import compact, signed
-from vitadel.runs.schema import ThreatRecord
+from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
 
 # suites that are AutoAttack with its published budgets, in order of preference, and what tells them apart
 _AUTOATTACK = {"autoattack": "", "autoattack-rand": "rand", "autoattack-plus": "plus"}
@@ -280,7 +280,7 @@ def _best_known(model: _Model, threat: ThreatRecord, images: str) -> Score | Non
         if one.record.robust
     ]
     scores += [
-        replace(_main(one), note=one.record.suite)
+        replace(_measure_score(one, one.main), note=one.record.suite)
         for one in model.perturbations
         if one.record.threat and one.record.threat.text == threat.text
         if one.main.kind == "accuracy" and _images(one) == images
@@ -297,13 +297,11 @@ def _autoattack(model: _Model, threat: ThreatRecord, images: str) -> Score | Non
 
 
 def _perturbed(models: Sequence[_Model]) -> list[_ColumnScores]:
+    """The columns of suites in the order in which they appear; of each the main measure's first, which may rank."""
     result: dict[tuple[object, ...], _ColumnScores] = {}
     for model in models:
         for one in model.perturbations:
-            suite, main, threat = one.record, one.main, one.record.threat.text if one.record.threat else ""
-            column = Column(
-                suite.suite, ColumnKind.SUITE, suite.title, main.name, main.kind, main.is_share, main.higher_is_better
-            )
+            suite, threat = one.record, one.record.threat.text if one.record.threat else ""
             conventions = {
                 name: f"{name}: {compact(value)}"
                 for name, value in (suite.conventions or {}).items()
@@ -311,10 +309,25 @@ def _perturbed(models: Sequence[_Model]) -> list[_ColumnScores]:
             }
             differences = (f"{suite.n} images", threat, *conventions.values())
             circle = _circle(model, conventions.pop("sources", ""))
-            key = (column, threat, _images(one), suite.n, *conventions.values(), circle)
-            scores = result.setdefault(key, _ColumnScores(column, differences, {})).scores
-            scores.setdefault(model.label, _main(one))
-    return list(result.values())
+            for measure in _compared(one):
+                column = _column(suite, measure)
+                key = (column, threat, _images(one), suite.n, *conventions.values(), circle)
+                scores = result.setdefault(key, _ColumnScores(column, differences, {})).scores
+                scores.setdefault(model.label, _measure_score(one, measure))
+    suites = list(dict.fromkeys(one.column.title for one in result.values()))
+    main = {_column(one.record, one.main) for model in models for one in model.perturbations}
+    return sorted(result.values(), key=lambda one: (suites.index(one.column.title), one.column not in main))
+
+
+def _compared(suite: EvaluatedSuite) -> list[Measure]:
+    """The measures of a suite that models are compared by: the main one, and those with a column in the rows."""
+    return [one for one in suite.record.measures if one.main or (one.column and one.value is not None)]
+
+
+def _column(suite: SuiteRecord, measure: Measure) -> Column:
+    key = suite.suite if measure.main else f"{suite.suite} {measure.name}"
+    share, higher = measure.is_share, measure.higher_is_better
+    return Column(key, ColumnKind.SUITE, suite.title, measure.name, measure.kind, share, higher)
 
 
 def _circle(model: _Model, sources: str) -> frozenset[str]:
@@ -323,10 +336,10 @@ def _circle(model: _Model, sources: str) -> frozenset[str]:
     return frozenset(re.findall(r"=([0-9a-f]{8})\b", sources)) | own if sources else frozenset()
 
 
-def _main(one: EvaluatedSuite) -> Score:
-    main = one.main
-    assert main.value is not None  # SuiteRecord has it so
-    return Score(main.value, main.low, main.high, main.n or one.record.n, "", one.by_id(one.correct))
+def _measure_score(one: EvaluatedSuite, measure: Measure) -> Score:
+    assert measure.value is not None  # SuiteRecord has it so for the main one, and others are left out
+    scores = one.scores(measure)
+    return Score(measure.value, measure.low, measure.high, measure.n or one.record.n, "", scores)
 
 
 def _image_sets_needed(sets: Mapping[str, _Scores]) -> list[str]:
