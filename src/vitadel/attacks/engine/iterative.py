@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitadel.attacks.base import Attack
 from vitadel.attacks.oracle import Oracle
+from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Toward, require_untargeted
