@@ -186,16 +186,17 @@ def _check_pixels(x0: Tensor) -> None:
     if not isinstance(x0, Tensor):
         raise UsageError(f"attacks take images as a tensor, got {type(x0).__name__}. Write torch.as_tensor(images).")
     if not x0.is_floating_point() or x0.ndim < 2:
-        raise UsageError(f"attacks take a batch of float images, got {x0.dtype} of shape {list(x0.shape)}.")
+        advice = "Write x.unsqueeze(0) for one image." if x0.is_floating_point() else "Write x.float() / 255."
+        raise UsageError(f"attacks take a batch of float images, got {x0.dtype} of shape {list(x0.shape)}. {advice}")
     if x0.is_meta:
         raise UsageError("the images are on the meta device and have no values. Make them outside of it.")
     if len(x0) == 0:
-        raise UsageError("attacks take at least one image, got an empty batch. Is the data set or the selection empty?")
+        raise UsageError("attacks take at least one image, got an empty batch. Choose some images first.")
     low, high = x0.min().item(), x0.max().item()
     if not (low >= 0 and high <= 1):
         raise UsageError(
             f"attacks take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
-            "Normalization belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
+            "Write x / 255 for bytes; a normalization goes inside the model: vitadel.models.wrap(net, mean=..., std=...)."
         )
 
 
@@ -210,7 +211,7 @@ def _highest_class(goal: Goal, images: int) -> int:
     if classes.is_meta:
         raise UsageError("the labels are on the meta device and have no values. Make them outside of it.")
     if (lowest := int(classes.min())) < 0:
-        raise UsageError(f"label {lowest} is out of range. Labels must lie in 0..classes-1.")
+        raise UsageError(f"label {lowest} is out of range. Write labels from 0 to classes - 1.")
     return int(classes.max())
 
 

@@ -321,7 +321,7 @@ def _read(kind: Any, text: str, setting: _Setting, old: object, notation: Notati
         return known[text]
     if kind is bool:
         if text not in ("true", "false"):
-            raise UsageError(f"{what} needs true or false, got {short_repr(text)}.")
+            raise UsageError(f"{what} needs true or false, got {short_repr(text)}. Write one of them.")
         return text == "true"
     if kind is int:
         return parse_int(text, what, more=f", several with {notation.separator} between them" if several else "")
@@ -357,7 +357,8 @@ def _read_tuple(
     if len(parts) != len(kinds):
         between = {",": "commas", "+": "+"}[notation.separator]
         raise UsageError(
-            f"{notation.prefix}{setting.path} needs {len(kinds)} values with {between} between, got {short_repr(text)}."
+            f"{notation.prefix}{setting.path} needs {len(kinds)} values with {between} between, "
+            f"got {short_repr(text)}. Write {notation.separator.join(['VALUE'] * len(kinds))}."
         )
     pairs = zip(kinds, parts, strict=True)
     return tuple(_read(kind, part, setting, old, notation, several=True) for kind, part in pairs)
