@@ -12,14 +12,16 @@ import vitadel
 SOURCE = Path(vitadel.__file__).parent
 ERRORS = ("UsageError", "NonFiniteError")
 VERBS = (
-    "add allow apply ask attack begin build call change check choose close convert copy cut define delete describe "
-    "divide do download draw drop enter evaluate export extract fetch fix free get give go import install keep leave "
-    "let list load look lower make mark move name normalize open pass pick put raise read reduce remove rename repeat "
-    "replace report resize restart resume run save say scale see select send set shorten split start study swap switch "
-    "take train try turn type unpack unset update use wait widen wrap write"
+    "add allow apply ask attack begin build call change check choose close convert copy cut define delete "
+    "describe divide do download draw drop enter evaluate export extract fetch fix free get give go import "
+    "install keep leave let list load look lower make mark move name normalize open pass pick put raise "
+    "re-save read reduce remove rename repeat replace report resize restart restore resume run save say scale "
+    "see select send set shorten split start study swap switch take train try turn type unpack unset update "
+    "use wait widen wrap write"
 )
 # a sentence or a clause that begins with a verb, perhaps after a condition such as "for one image"
-_IMPERATIVE = re.compile(rf"(^|[.;:,)?!] |\b(?:or|and|instead|Otherwise) )({'|'.join(VERBS.split())})\b", re.I)
+_BEFORE = r"^|[.;:,)?!}] |\b(?:or|and|instead|Otherwise) "
+_IMPERATIVE = re.compile(f"({_BEFORE})({'|'.join(VERBS.split())})\\b", re.I)
 
 
 def text_of(node: ast.expr) -> str:
@@ -42,8 +44,8 @@ def error_texts() -> Iterator[tuple[str, str]]:
 
 
 def says_what_to_write(text: str) -> bool:
-    """Whether a sentence is in the imperative, or the end is filled in where the advice is made."""
-    return text.endswith("{}") or bool(_IMPERATIVE.search(text))
+    """Whether a sentence is in the imperative, what is known is listed, or the end is filled in elsewhere."""
+    return text.endswith("{}") or " Known: " in text or bool(_IMPERATIVE.search(text))
 
 
 def test_errors_say_what_to_write() -> None:

@@ -303,5 +303,6 @@ def _score(z: Tensor, goal: Goal) -> Tensor:
 def _check_targets(targets: Sequence[int], known: int, what: str, of_what: str) -> None:
     if far := [target for target in targets if not 0 <= target < known]:
         raise UsageError(
-            f"there is no {what} {far[0]}: the model has {known} {of_what}, counted from 0. Choose from 0 to {known - 1}."
+            f"there is no {what} {far[0]}: the model has {known} {of_what}, counted from 0. "
+            f"Choose from 0 to {known - 1}."
         )

@@ -69,8 +69,8 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
         if not json:
             _show_some("cannot be read", [one.id for one in report.unreadable])
         raise UsageError(
-            f"{len(report.unreadable)} images cannot be read, the first is {first.id} ({first.reason}). Replace them, or "
-            "leave them out with --skip-unreadable."
+            f"{len(report.unreadable)} images cannot be read, the first is {first.id} ({first.reason}). "
+            "Replace them, or leave them out with --skip-unreadable."
         )
     _show_missing(spec, missing, json)
 

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +29,11 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+def slug(text: str) -> str:
+    """A text as the name of a file: `pgd:steps=40` is `pgd-steps-40`."""
+    return re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-")
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:

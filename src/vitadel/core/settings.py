@@ -31,7 +31,7 @@ Reader = Callable[[str, str], object]
 
 _NONE = ("none", "null")
 _WORD = re.compile(r"[\w.+-]+", re.ASCII)
-_OPTION = "needs a number, true, false or a word"
+_OPTION = "needs a number, true, false or a word, got {}. Write one of these."
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,12 +381,12 @@ def _option_value(setting: _Setting, notation: Notation) -> object:
         value = parse_json(text)
     except ValueError:
         if text.startswith(("[", "{")):
-            raise UsageError(f"{what} {_OPTION}, got {short_repr(text)}.") from None
+            raise UsageError(f"{what} {_OPTION.format(short_repr(text))}") from None
         return text
     if isinstance(value, float) and math.isinf(value) and text[-1:].isdigit():
         return parse_number(text, what)  # which refuses it
     if isinstance(value, dict | list) or (isinstance(value, float) and not math.isfinite(value)):
-        raise UsageError(f"{what} {_OPTION}, got {short_repr(text)}.")
+        raise UsageError(f"{what} {_OPTION.format(short_repr(text))}")
     return value
 
 

@@ -157,7 +157,9 @@ def _unknown_class(name: str, known: Sequence[str]) -> UsageError:
         return unknown_name_error("class", name, known)
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"unknown class {name!r}.{hint} Choose from the {len(known)}, {min(known)!r} to {max(known)!r}.")
+    return UsageError(
+        f"unknown class {name!r}.{hint} There are {len(known)}, from {min(known)!r} to {max(known)!r}. Choose one."
+    )
 
 
 def _relabeled(split: Split, new_label: torch.Tensor) -> Split:

@@ -164,7 +164,8 @@ def _construct(spec: ModelSpec) -> nn.Module:
     except Exception as error:  # inconsistent sizes can raise anything in timm or torch
         asked = ", ".join(f"{key}={value}" for key, value in {**sizes, **spec.options}.items())
         raise UsageError(
-            f"timm cannot build {arch} with {asked or 'its defaults'}: {short_reason(error)}. Change its sizes or options."
+            f"timm cannot build {arch} with {asked or 'its defaults'}: {short_reason(error)}. "
+            "Change its sizes or options."
         ) from error
     assert isinstance(net, nn.Module)
     return net

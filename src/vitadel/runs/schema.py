@@ -192,9 +192,11 @@ class SuiteRecord:
 
     def __post_init__(self) -> None:
         mains = [measure for measure in self.measures if measure.main]
-        if self.measures and (len(mains) != 1 or mains[0].value is None):
+        valued = [measure for measure in mains if measure.value is not None]
+        if self.measures and (len(mains) != 1 or not valued):
             raise UsageError(
-                f"a suite has one main measure with a value, got {len(mains)} in {self.name!r}. Run it again."
+                f"a suite has one main measure with a value, got {len(valued)} in {self.name!r}. "
+                "Pass main=True to exactly one Measure whose value is not None."
             )
 
     @property

@@ -136,5 +136,5 @@ def _refuse(x: Tensor, index_B: Tensor) -> None:
     if not (low >= 0 and high <= 1):
         raise UsageError(
             f"corruptions take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
-            "Leave normalization to the model, after the corruption."
+            "Normalization belongs inside the model, after the corruption. Leave it to the model."
         )

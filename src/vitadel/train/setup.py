@@ -6,7 +6,7 @@ import torch
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import check_ranges, check_seed
-from vitadel.data import Shards, Split
+from vitadel.data import Shards, Split, refuse_empty
 from vitadel.models import Model, attention_scales
 from vitadel.objectives import AWP, Objective
 from vitadel.train.config import Compile, TrainingConfig
@@ -73,8 +73,7 @@ def set_up(
 
 def make_sampler(train: Split, synthetic: Synthetic | None, config: TrainingConfig, seed: int, world: int) -> Sampler:
     """The order of the images, for a batch that `world` processes can share."""
-    if len(train) == 0:
-        raise UsageError("the training split is empty. Choose another data set or a longer slice.")
+    refuse_empty(train, "the training split", "train on")
     size = min(config.batch_size, len(train)) if synthetic is None else config.batch_size
     if size % (world * config.accumulate) and (world > 1 or size == config.batch_size):
         raise UsageError(

@@ -93,8 +93,8 @@ class ShapeBias:
             )
         if known is not None and highest >= known:
             raise UsageError(
-                f"{self.mapping} names class {highest}, and the model has {known}, counted from 0. Write the model's own "
-                "classes."
+                f"{self.mapping} names class {highest}, and the model has {known}, counted from 0. "
+                "Write the model's own classes."
             )
 
     def named_files(self, data: DataSet, split: str) -> dict[str, str]:
