@@ -23,7 +23,8 @@ from vitadel.recipes.columns import Column, Evaluation
 from vitadel.recipes.published import PublishedSweep
 from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
 from vitadel.recipes.scale import scale_differences
-from vitadel.recipes.sweep import Axis, Sweep, run_sweep
+from vitadel.recipes.small import small_scale
+from vitadel.recipes.sweep import AXES, Axis, Sweep, run_sweep
 from vitadel.runs.schema import ColumnRecord, CombinationRecord, SuiteRecord, SweepRecord
 from vitadel.threats import Threat
 
@@ -56,6 +57,7 @@ class SweepResult:
     def tables(self) -> list[ShortTable]:
         """One row per combination, the best by the measure that says most starred; then every number by itself."""
         table, best, compared = self.table, self.table.best, self._compared()
+        labeled = any(row.label for row in table.rows)
         shown = [
             (part, kind)
             for part in _COLUMNS
@@ -65,12 +67,14 @@ class SweepResult:
         cells = [
             [
                 *(row.values[axis] for axis in table.axes),
+                *([row.label] if labeled else []),
                 *(self._cell(row, part, kind, interval=compared is None) for part, kind in shown),
             ]
             for row in table.rows
         ]
         columns = [
             *(axis.rpartition(".")[2] for axis in table.axes),
+            *(["scale"] if labeled else []),
             *(f"{_COLUMNS[part]} {kind} %" for part, kind in shown),
         ]
         notes = [f"* best {best.measure.replace('.', ' ').replace('holdout', 'hold-out')}"] if best else []
@@ -89,7 +93,9 @@ class SweepResult:
             [*(row.values[axis] for axis in table.axes), one.column, *_compared_cells(one, row.scale)]
             for row, one in numbers
         ]
-        reasons = dict.fromkeys(reason for row in table.rows for reason in row.scale)
+        reasons = dict.fromkeys(reason for row in table.rows for reason in row.scale if reason != row.label)
+        if any(row.label for row in table.rows):
+            reasons = {"the column `scale`": None, **reasons}
         notes = list(table.left_out)
         if reasons:
             notes.append(f"{_OTHER_SCALE} not the paper's scale: {'; '.join(reasons)}")
@@ -145,6 +151,7 @@ def sweep(
     attack: "str | Attack | NamedAttack | Sequence[str | Attack | NamedAttack]" = (),
     suite: "SuiteLike | Sequence[SuiteLike] | None" = None,
     threat: str | Threat | None = None,
+    small: bool = False,
     progress: bool | ProgressCallback | None = None,
     command: str | None = None,
 ) -> SweepResult:
@@ -162,6 +169,8 @@ def sweep(
         suite: Suites to evaluate with; "none" for nothing. By default, if there is no attack either, a published table
             is evaluated as its paper does, and a recipe is not.
         threat: The threat model of attacks and suites; that of the table, or linf:8/255, by default.
+        small: Train and evaluate at a scale that one GPU does in an hour: smaller models, CIFAR-10 (or the CIFAR or the
+            digits that `data` names), fewer epochs, 1000 test images. `overrides` are applied last.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
         command: What the manifest records as the command.
 
@@ -178,7 +187,15 @@ def sweep(
         chosen = recipe
     else:
         chosen = as_sweep(
-            recipe, axes, overrides, data=data, test_data=test_data, attack=attack, suite=suite, threat=threat
+            recipe,
+            axes,
+            overrides,
+            data=data,
+            test_data=test_data,
+            attack=attack,
+            suite=suite,
+            threat=threat,
+            small=small,
         )
 
     def evaluated(one: Evaluation, notify: ProgressCallback) -> Sequence[SuiteRecord]:
@@ -209,18 +226,20 @@ def as_sweep(
     attack: "str | Attack | NamedAttack | Sequence[str | Attack | NamedAttack]" = (),
     suite: "SuiteLike | Sequence[SuiteLike] | None" = None,
     threat: str | Threat | None = None,
+    small: bool = False,
 ) -> Sweep:
     """The sweep that these arguments of `sweep` describe; given axes replace those of a published table."""
     published = SWEEPS.get(FORMER_NAMES.get(recipe, recipe)) if isinstance(recipe, str) else None
     if published is None and isinstance(recipe, str) and recipe not in RECIPES:
         raise unknown_name_error("recipe", recipe, {**RECIPES, **SWEEPS})
-    given = _axes(axes)
+    given = _axes(axes, published.axes if published else ())
     columns = _columns(attack, suite, published)
     base = as_recipe(published.recipe if published else recipe)
     attacks = any(column.suite.needs_threat for column in columns)
     default = DEFAULT_THREAT if attacks else None  # as `evaluate` has it
     radius = threat or (published.threat if published else None) or default
     own = _settings(overrides)
+    at = small_scale(data, base) if small else None
     scale = (
         ()
         if published is None
@@ -228,21 +247,25 @@ def as_sweep(
             published,
             published_data=base.data,
             settings=own,
-            data=data,
+            data=None if small else data,  # which the label of the row says
             threat=None if threat is None else str(threats.as_threat(threat)),
             columns=columns,
         )
     )
+    images = [test_data] if isinstance(test_data, str) else list(test_data)
+    settings = published.settings if published else ()
     return Sweep(
         base,
         tuple(_replaced(published.axes, given) if published else given),
-        (*(published.settings if published else ()), *own),
-        data,
-        columns,
+        settings if at else (*settings, *own),
+        at.data if at else data,
+        at.columns(columns) if at else columns,
         threats.as_threat(radius) if radius and columns else None,
         published,
-        (test_data,) if isinstance(test_data, str) else tuple(test_data),
+        tuple(at.test_data(images) if at else images),
         scale,
+        at,
+        tuple(own) if at else (),
     )
 
 
@@ -288,10 +311,36 @@ def _attack_column(attack: "str | Attack | NamedAttack") -> Column:
     return Column(made.about, dataclasses.replace(made, name=slug(made.about)))
 
 
-def _axes(axes: Mapping[str, Sequence[object]] | Sequence[str | Axis]) -> list[Axis]:
+def _axes(axes: Mapping[str, Sequence[object]] | Sequence[str | Axis], known: Sequence[Axis]) -> list[Axis]:
+    """The given axes; `known` are those of a table, some of which have names and labels of their own."""
     if isinstance(axes, Mapping):
-        return [Axis.of(name, [_text(name, value) for value in values]) for name, values in axes.items()]
-    return [Axis.read(axis) if isinstance(axis, str) else axis for axis in axes]
+        pairs = [(name, [_text(name, value) for value in values]) for name, values in axes.items()]
+        return [_known_axis(name, labels, known) or Axis.of(name, labels) for name, labels in pairs]
+    return [_read_axis(axis, known) if isinstance(axis, str) else axis for axis in axes]
+
+
+def _read_axis(text: str, known: Sequence[Axis]) -> Axis:
+    name, _, listed = text.partition("=")
+    return _known_axis(name, listed.split(","), known) or Axis.read(text)
+
+
+def _known_axis(name: str, labels: Sequence[str], known: Sequence[Axis]) -> Axis | None:
+    """Rows of a table that its axis alone can name; None for an axis whose values stand for themselves.
+
+    A label may have commas itself, so that several pieces are one.
+    """
+    axis = next((one for one in known if one.name == name and name not in AXES and "." not in name), None)
+    if axis is None:
+        return None
+    values, chosen, rest = {value.label: value for value in axis.values}, [], list(labels)
+    while rest:
+        lengths = range(len(rest), 0, -1)
+        length = next((one for one in lengths if ",".join(rest[:one]) in values), None)
+        if length is None:
+            raise unknown_name_error(f"value of the axis {name!r}", rest[0], values)
+        chosen.append(values[",".join(rest[:length])])
+        rest = rest[length:]
+    return Axis(name, tuple(chosen))
 
 
 def _settings(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:

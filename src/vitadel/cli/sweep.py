@@ -46,6 +46,10 @@ def sweep(
         str | None,
         option("--threat", ATTACK, "NORM:EPS", "Norm and radius: by default the table's, or linf:8/255."),
     ] = None,
+    small: Annotated[
+        bool,
+        option("--small", TRAINING, None, "At a scale of an hour on one GPU: small models, CIFAR, 1000 test images."),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Train every combination of some settings and tabulate the results."""

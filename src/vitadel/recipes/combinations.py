@@ -17,6 +17,7 @@ from vitadel.recipes.overrides import override
 from vitadel.recipes.published import PublishedSweep
 from vitadel.recipes.recipe import Recipe
 from vitadel.recipes.runner import TRAINING_PACKAGES
+from vitadel.recipes.small import START, SmallScale
 from vitadel.runs import code_hashes, describe, fingerprint
 from vitadel.runs.manifest import differences
 from vitadel.threats import Threat, check_size, parse_threat
@@ -69,6 +70,8 @@ class Sweep:
         test_data: Data sets whose test images are evaluated, in place of those of `data`; one, and one of each of
             `imagenet-a`, `imagenet-r` and `cue-conflict` for the suites of these images.
         scale: Where the sweep differs in scale from the published table.
+        small: The small scale that rows are brought to.
+        last_settings: What is changed after that.
     """
 
     recipe: Recipe | None
@@ -80,6 +83,8 @@ class Sweep:
     published: PublishedSweep | None = field(default=None, repr=False)
     test_data: tuple[str, ...] = ()
     scale: tuple[str, ...] = ()
+    small: SmallScale | None = None
+    last_settings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.axes:
@@ -139,6 +144,19 @@ class Sweep:
         return Combination(name, labels, recipe, folder, model, head, columns)
 
     def _recipe(self, values: Sequence[Value], notify: ProgressCallback) -> Recipe:
+        """The recipe of a row, at the small scale if there is one, whose settings come last."""
+        recipe = self._full_recipe(values, notify)
+        if self.small is None:
+            return recipe
+        assert self.recipe is not None
+        plain = override(self.recipe, self.settings)
+        axes = self.published.axes if self.published else self.axes
+        rows = [self._full_recipe(one, silent) for one in itertools.product(*(axis.values for axis in axes))]
+        varies_share = any(setting.startswith("synthetic.") for setting in self._varied())
+        recipe = self.small.apply(recipe, plain, self.small.epochs(plain, rows), synthetic=varies_share)
+        return override(recipe, self.last_settings, notify=notify)
+
+    def _full_recipe(self, values: Sequence[Value], notify: ProgressCallback) -> Recipe:
         """All settings at once, as values are checked against each other; then the changes beyond settings."""
         if self.recipe is None:
             raise UsageError("a sweep of models trains nothing, and one of its rows has no model. Write --model MODEL.")
@@ -147,6 +165,14 @@ class Sweep:
         for value in values:
             recipe = value.change(recipe) if value.change else recipe
         return recipe
+
+    def _varied(self) -> list[str]:
+        return [setting for axis in self.axes for value in axis.values for setting in value.settings]
+
+    def starting_recipe(self, combinations: Sequence[Combination]) -> Recipe | None:
+        """What has to be trained first, because rows freeze it; None if there is nothing."""
+        needed = [one.recipe for one in combinations if one.trained and one.trained.model.start == START]
+        return self.small.starting_recipe(needed[0]) if self.small and needed else None
 
     def images(self, one: Combination) -> TestImages:
         """Where the test images of a row come from."""
@@ -187,6 +213,7 @@ class Sweep:
             "axes": {axis.name: axis.labels for axis in self.axes},
             "data": self.data,
             "test_data": self.test_data,
+            **({"small": self.small.name, "last_settings": self.last_settings} if self.small else {}),
             "columns": self.columns,
             "threat": self.threat,
             "combinations": {

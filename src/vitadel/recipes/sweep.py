@@ -3,12 +3,14 @@
 folder/manifest.json            which sweep this is
 folder/<combination>/           a training run like any other
 folder/<combination>/test/      its evaluation, if the sweep has columns; further ones are `test-...`
+folder/start/                   the network that rows freeze, if the sweep trains it
 folder/table.json               one row per combination: a `vitadel.runs.schema.SweepRecord`
 """
 
 import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -24,8 +26,10 @@ from vitadel.recipes.axes import AXES, Axis, Value
 from vitadel.recipes.columns import Column, Evaluation, evaluations, measured, select
 from vitadel.recipes.combinations import Combination, Sweep
 from vitadel.recipes.published import PublishedAccuracy, PublishedSweep
+from vitadel.recipes.recipe import Recipe
 from vitadel.recipes.runner import train_recipe
 from vitadel.recipes.scale import image_difference
+from vitadel.recipes.small import START
 from vitadel.runs import Run
 from vitadel.runs.schema import (
     BestCombinations,
@@ -103,6 +107,11 @@ def run_sweep(
     deferred.release()
     for one in left_out:
         notify(one, 0, 0, {})
+    first = sweep.starting_recipe(combinations)
+    if first is not None and not _is_finished(folder / START):
+        train_recipe(
+            first, folder / START, data_spec=sweep.data, notify=prefixed(notify, f"{START}: "), command=command
+        )
     rows: list[CombinationRecord] = []
     for number, combination in enumerate(combinations, 1):
         reports = prefixed(notify, f"{number}/{len(combinations)} {combination.name}: ")
@@ -119,7 +128,8 @@ def _train_and_evaluate(
     columns: list[ColumnRecord] = []
     try:
         if one.trained is not None and not _is_finished(folder):
-            train_recipe(one.trained, folder, data_spec=sweep.data, notify=notify, command=command)
+            recipe = _started(one.trained, run.folder)
+            train_recipe(recipe, folder, data_spec=sweep.data, notify=notify, command=command)
         holdout = holdout_scores(Run.open(folder)) if one.trained is not None and _is_finished(folder) else None
         if evaluate and one.columns:
             test, columns = _evaluate(sweep, one, folder, evaluate, notify)
@@ -139,7 +149,15 @@ def _train_and_evaluate(
         columns=tuple(columns),
         folder="" if one.folder == one.name else one.folder,
         scale=_scale(sweep, one, test) if published else (),
+        label=sweep.small.label(one.trained) if sweep.small and one.trained else "",
     )
+
+
+def _started(recipe: Recipe, folder: Path) -> Recipe:
+    """A recipe that starts from what the sweep has trained first, where that is what it says."""
+    if recipe.model.start != START:
+        return recipe
+    return replace(recipe, model=replace(recipe.model, start=str(folder / START)))
 
 
 def _scale(sweep: Sweep, one: Combination, test: TestScores | None) -> tuple[str, ...]:
@@ -147,7 +165,8 @@ def _scale(sweep: Sweep, one: Combination, test: TestScores | None) -> tuple[str
     assert sweep.published is not None
     replaced = (f"the model {one.model}",) if one.model and sweep.recipe is not None else ()
     images = image_difference(sweep.published, test.n) if test else ()
-    return (*sweep.scale, *replaced, *images)
+    label = (sweep.small.label(one.trained),) if sweep.small and one.trained else ()
+    return (*label, *sweep.scale, *replaced, *images)
 
 
 def _evaluate(

@@ -434,6 +434,7 @@ class CombinationRecord:
         columns: All its numbers on test images, clean accuracy first.
         folder: Its folder, where several rows are evaluations of one model; otherwise its name.
         scale: Where it differs from the run that the paper prints, so that the numbers do not compare.
+        label: The small scale it was brought to: model, data and epochs.
     """
 
     name: str
@@ -446,6 +447,7 @@ class CombinationRecord:
     columns: Sequence[ColumnRecord] = field(default=(), metadata={"omit": True})
     folder: str = field(default="", metadata={"omit": True})
     scale: Sequence[str] = field(default=(), metadata={"omit": True})
+    label: str = field(default="", metadata={"omit": True})
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,6 +341,16 @@ def test_single_rows_of_a_table_can_be_trained() -> None:
     assert new.labels not in some.published.rows
 
 
+def test_rows_with_names_of_their_own_can_be_chosen() -> None:
+    every = {one.labels: one.recipe for one in as_sweep("wu2025-table4").combinations()}
+    axis = "scaling=both: L/2, 10000 epochs,baseline: B/2, 2000 epochs"
+    some = as_sweep("wu2025-table4", [axis]).combinations()
+    assert [one.labels for one in some] == [("both: L/2, 10000 epochs",), ("baseline: B/2, 2000 epochs",)]
+    assert all(one.recipe == every[one.labels] for one in some)
+    with pytest.raises(UsageError, match="unknown value of the axis 'tuning' 'torra'. Did you mean 'tora'"):
+        as_sweep("tora-table3-low", {"tuning": ["torra"]})
+
+
 def test_published_differences_match_the_text_of_the_paper() -> None:
     def row(table: str, label: str) -> PublishedAccuracy:
         return SWEEPS[table].rows[(label,)]
