@@ -87,7 +87,7 @@ def test_attacks_on_any_wrong_class_refuse_other_goals(
         calls.append(len(x))
         return three_classes(x)
 
-    with pytest.raises(UsageError, match=rf"needs an Untargeted goal, got {type(goal).__name__}\.$"):
+    with pytest.raises(UsageError, match=rf"needs an Untargeted goal, got {type(goal).__name__}\. Write Untargeted"):
         untargeted_only_attack(model, gray(), goal, threat, seed=0)
     assert calls == []
 
@@ -98,7 +98,7 @@ def test_attacks_on_any_wrong_class_refuse_other_goals(
     ids=lambda attack: f"{type(attack).__name__}-{getattr(attack, 'targets', 0)}",
 )
 def test_crafting_refuses_other_goals_too(attack: Attack) -> None:
-    with pytest.raises(UsageError, match=r"needs an Untargeted goal, got Targeted\.$"):
+    with pytest.raises(UsageError, match=r"needs an Untargeted goal, got Targeted\. Write Untargeted"):
         attack.craft(three_classes, gray(), Targeted(torch.tensor([1, 2])), Linf(0.1), seed=0)
 
 

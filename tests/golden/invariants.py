@@ -40,10 +40,9 @@ DIGITS = {
 }
 # on CIFAR-10, with a model of the zoo
 CIFAR = {
-    "apgd": ("apgd:steps=10,restarts=2", "linf:4/255", 8),
     "corruptions": ("corruptions", None, 6),
     "grey-level": ("grey-level", None, 16),
-    "spatial": ("spatial:shifts=3,turns=5,grid_images=8", None, 12),
+    "spatial": ("spatial:shifts=3,turns=5,mapped=8", None, 12),
     "transfer": (f"transfer:sources={XCIT},steps=4", "linf:4/255", 8),
     "natural": ("natural-adversarial", None, 16),
 }
@@ -56,8 +55,9 @@ STUDIES = {
     "perturbations": "steps=2",
     "restrict": "",
     "saliency": "",
-    "semantics": f"models={XCIT},steps=3",
+    "semantics": f"classifiers={XCIT},steps=3",
 }
+ATTACKING = {"convergence", "masking-quick", "perturbations", "saliency", "semantics"}
 # former names of columns, keys and values
 TODAY = {
     "row": "index",
@@ -90,8 +90,9 @@ def commands(data: Path, out: Path) -> dict[str, tuple[str, ...]]:
     result["shape-bias"] = ("evaluate", model, *stimuli, "--run", str(out / "shape-bias"))
     for name, settings in STUDIES.items():
         study = f"{name}:{settings}" if settings else name
-        images = ("--data", f"folder:{data / 'cifar10'}[:8]", "--threat", "linf:2/255")
-        result[f"study-{name}"] = ("analyse", study, VIT, *images, "--run", str(out / f"study-{name}"))
+        threat = ("--threat", "linf:2/255") if name in ATTACKING else ()
+        images = ("--data", f"folder:{data / 'cifar10'}[:8]")
+        result[f"study-{name}"] = ("analyse", study, VIT, *images, *threat, "--run", str(out / f"study-{name}"))
     return result
 
 

@@ -12,10 +12,10 @@ from vitadel.core.settings import split_name, with_settings
 from vitadel.evaluate.suites import SUITES, AttackSuite, Suite
 from vitadel.runs.schema import FORMER_SUITE_NAMES
 
-# what an object needs to be a suite
-_MEMBERS = ("name", "title", "about", "needs_threat", "refuse", "run", "rows", "summarize")
 # the name of a suite of one attack
 _SINGLE_ATTACK = "attack"
+# what an object needs to be a suite
+_MEMBERS = ("name", "title", "about", "needs_threat", "refuse", "run", "rows", "summarize")
 
 SuiteLike = str | Suite | Attack | NamedAttack
 
@@ -44,19 +44,6 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
     return chosen
 
 
-def _no_suite(given: object) -> UsageError:
-    """The error for what is not a suite; of an object that is almost one, it names what is missing."""
-    what = "a suite is a name from `vitadel suites`, an attack, or an object with name, refuse, run, rows and summarize"
-    if isinstance(given, type):
-        instead = f"Write {given.__name__}()."
-    elif hasattr(given, "run") and hasattr(given, "summarize"):
-        missing = [name for name in _MEMBERS if not hasattr(given, name)]
-        return UsageError(f"the suite {short_repr(given)} has no {', '.join(missing)}. Define what is missing.")
-    else:
-        instead = 'Write for example "autoattack" or vd.attacks.PGD().'
-    return UsageError(f"{what}, got {short_repr(given)}. {instead}")
-
-
 def _with_distinct_names(suites: list[Suite]) -> list[Suite]:
     """Several single attacks are named after themselves, a second `pgd` is `pgd-2`; one alone is `attack`."""
     if sum(suite.name == _SINGLE_ATTACK for suite in suites) < 2:
@@ -70,6 +57,19 @@ def _with_distinct_names(suites: list[Suite]) -> list[Suite]:
             suite = replace(suite, name=name if times[name] == 1 else f"{name}-{times[name]}")
         result.append(suite)
     return result
+
+
+def _no_suite(given: object) -> UsageError:
+    """The error for what is not a suite; of an object that is almost one, it names what is missing."""
+    what = "a suite is a name from `vitadel suites`, an attack, or an object with name, refuse, run, rows and summarize"
+    if isinstance(given, type):
+        instead = f"Write {given.__name__}()."
+    elif hasattr(given, "run") and hasattr(given, "summarize"):
+        missing = [name for name in _MEMBERS if not hasattr(given, name)]
+        return UsageError(f"the suite {short_repr(given)} has no {', '.join(missing)}. Define what is missing.")
+    else:
+        instead = 'Write for example "autoattack" or vd.attacks.PGD().'
+    return UsageError(f"{what}, got {short_repr(given)}. {instead}")
 
 
 def attack_suite(text: str) -> AttackSuite:
