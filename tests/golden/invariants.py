@@ -90,9 +90,9 @@ def commands(data: Path, out: Path) -> dict[str, tuple[str, ...]]:
     result["shape-bias"] = ("evaluate", model, *stimuli, "--run", str(out / "shape-bias"))
     for name, settings in STUDIES.items():
         study = f"{name}:{settings}" if settings else name
-        threat = ("--threat", "linf:2/255") if name in ATTACKING else ()
         images = ("--data", f"folder:{data / 'cifar10'}[:8]")
-        result[f"study-{name}"] = ("analyse", study, VIT, *images, *threat, "--run", str(out / f"study-{name}"))
+        within = ("--threat", "linf:2/255") if name in ATTACKING else ()
+        result[f"study-{name}"] = ("analyse", study, VIT, *images, *within, "--run", str(out / f"study-{name}"))
     return result
 
 
