@@ -197,7 +197,7 @@ def _attack(name: str) -> Page:
         if one.name == "schedule"
         else one
         for one in settings_of(default)
-        if not issubclass(kind, AutoAttack)  # each version is an attack of its own
+        if one.name != "version"  # each version of AutoAttack is an attack of its own
     ]
     values = ((one.name, getattr(default, one.name)) for one in settings)
     plain = {key: getattr(value, "__name__", str(value)) for key, value in values}

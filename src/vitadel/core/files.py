@@ -80,7 +80,7 @@ def read_json(path: Path, remedy: str = _AGAIN) -> dict[str, object]:
     try:
         content = parse_json(_text(path))
     except FileNotFoundError:
-        raise UsageError(f"{path} does not exist. Is {path.parent} the folder you meant?") from None
+        raise UsageError(f"{path} does not exist. Check that {path.parent} is the folder you mean.") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}. {remedy}") from error
     except ValueError as error:  # of the syntax, the encoding, or a number too long

@@ -147,7 +147,10 @@ def as_goal(y: Labels | Goal, loss: Loss = cross_entropy) -> Goal:
     if isinstance(y, Tensor | np.ndarray | Sequence) and not isinstance(y, str):
         return Untargeted(torch.as_tensor(y), loss)
     if not hasattr(y, "objective"):
-        raise UsageError(f"an attack takes labels [B] or a goal such as Untargeted(labels), got {type(y).__name__}.")
+        raise UsageError(
+            f"an attack takes labels [B] or a goal such as Untargeted(labels), got {type(y).__name__}. "
+            "Write torch.as_tensor(labels)."
+        )
     return y
 
 

@@ -56,9 +56,11 @@ class AdversarialObjective(Objective):
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.step_warmup and getattr(self.attack, "step_size", None) is None:
-            raise UsageError(f"{type(self).__name__}.step_warmup needs an attack whose step_size is set.")
+            raise UsageError(
+                f"{type(self).__name__}.step_warmup needs an attack whose step_size is set. Set it, or step_warmup=0."
+            )
         if self.steps_warmup and not hasattr(self.attack, "steps"):
-            raise UsageError(f"{type(self).__name__}.steps_warmup needs an attack with steps.")
+            raise UsageError(f"{type(self).__name__}.steps_warmup needs an attack with steps. Write steps_warmup=0.")
 
     @property
     def passes(self) -> float:
