@@ -186,7 +186,7 @@ def _attacks() -> list[Item]:
 
 
 def _attack(name: str) -> Page:
-    from vitadel.attacks import ATTACKS, SCHEDULES, AutoAttack
+    from vitadel.attacks import ATTACKS, SCHEDULES
     from vitadel.attacks.parsing import NAMED_LOSSES
     from vitadel.goals import TARGETS
 
