@@ -68,7 +68,10 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
         first = report.unreadable[0]
         if not json:
             _show_some("cannot be read", [one.id for one in report.unreadable])
-        raise UsageError(f"{len(report.unreadable)} images cannot be read, the first is {first.id} ({first.reason}).")
+        raise UsageError(
+            f"{len(report.unreadable)} images cannot be read, the first is {first.id} ({first.reason}). "
+            "Replace them, or leave them out with --skip-unreadable."
+        )
     _show_missing(spec, missing, json)
 
 
@@ -91,7 +94,9 @@ def _show_missing(spec: str, missing: Sequence[str], json: bool) -> None:
         return
     if not json:
         _show_some("missing", missing)
-    raise UsageError(f"{spec} is not complete: {len(missing)} entries are missing, the first is {missing[0]}.")
+    raise UsageError(
+        f"{spec} is not complete: {len(missing)} entries are missing, the first is {missing[0]}. Add them."
+    )
 
 
 def _show_some(what: str, entries: Sequence[str]) -> None:

@@ -150,7 +150,8 @@ class TrainingConfig:
         check_ranges(self)
         if not self.warmup_epochs < self.epochs:
             raise UsageError(
-                f"TrainingConfig.warmup_epochs must lie in [0, epochs), got {self.warmup_epochs:g} of {self.epochs}."
+                f"TrainingConfig.warmup_epochs must lie in [0, epochs), got {self.warmup_epochs:g} of {self.epochs}. "
+                "Lower it."
             )
         if self.ema is not None and not 0 < self.ema_per_update < 1:
             raise UsageError(
@@ -159,7 +160,8 @@ class TrainingConfig:
             )
         if self.batch_size % self.accumulate:
             raise UsageError(
-                f"TrainingConfig.batch_size of {self.batch_size} cannot be cut into {self.accumulate} equal parts."
+                f"TrainingConfig.batch_size of {self.batch_size} cannot be cut into {self.accumulate} equal parts. "
+                "Change one of them."
             )
 
     @property
