@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.numeric import Count, Range, check_ranges
+from vitadel.core.numeric import Count, Range
 from vitadel.goals import Goal, Toward, require_untargeted
 from vitadel.losses import logit_difference
 from vitadel.threats import Threat, per_image
@@ -53,9 +53,6 @@ class FAB(IterativeAttack):
     steps: Count = 100
     restarts: Count = 1
     targets: Annotated[int, Range(ge=0, hint="0 attacks all classes at once.")] = 0
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def num_steps(self, threat: Threat) -> int:
         return self.steps + 1  # a step evaluates the model first, so the last iterate needs one more
