@@ -69,7 +69,9 @@ class FAB(IterativeAttack):
         return IterativeAttack.branch_goals(self, require_untargeted(goal, "FAB"), others_BT, num_classes)
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
-        x = torch.where(per_image(ctx.restart_B == 0, ctx.x0), ctx.x0, _random_at_half_eps(ctx))
+        x = ctx.x0
+        if self.restarts > 1:  # the first start is the image itself
+            x = torch.where(per_image(ctx.restart_B == 0, x), x, _random_at_half_eps(ctx))
         infinite_B = torch.full((len(x),), torch.inf, device=x.device, dtype=x.dtype)
         return {"x": x, "best": ctx.x0, "best_distance": infinite_B}
 

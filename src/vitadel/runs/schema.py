@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitadel.core.errors import UsageError, short_reason, short_repr
-from vitadel.core.files import read_json, write_atomically
+from vitadel.core.files import read_json, write_npz
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.runs.exhibits import Exhibit, Table
@@ -293,13 +293,7 @@ class Gallery:
 
     def write(self, path: Path) -> None:
         """Store it as a NumPy archive."""
-        arrays = {one.name: np.asarray(getattr(self, one.name)) for one in fields(self)}
-
-        def write(temporary: Path) -> None:
-            with temporary.open("wb") as handle:
-                np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
-
-        write_atomically(path, write)
+        write_npz(path, {one.name: np.asarray(getattr(self, one.name)) for one in fields(self)})
 
     @classmethod
     def read(cls, path: Path) -> "Gallery":

@@ -130,7 +130,7 @@ def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
     with pytest.raises(UsageError, match="the set of images is empty, so there is nothing to study. Choose"):
         run_study(STUDIES["lesion"](), Context(Brightness(), empty, data))
     ctx = replace(tensor_context(Brightness(), x, Y), threat=None)
-    with pytest.raises(UsageError, match=r"an attack needs a threat\. Write for example"):
+    with pytest.raises(UsageError, match=r"an attack needs a threat\. Write threat="):
         run_study(STUDIES["saliency"](), ctx)
 
 

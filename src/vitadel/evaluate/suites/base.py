@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from vitadel.core.distributed import Ranks
-from vitadel.core.errors import UsageError, spelled
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet
@@ -60,11 +59,6 @@ class Suite(Protocol):
 
     def summarize(self, ctx: Context) -> SuiteRecord:
         """The numbers from full tables; one process."""
-
-
-def threat_needed(suite: str) -> UsageError:
-    """The error for a suite that attacks, and no threat to attack within."""
-    return UsageError(f"suite {suite!r} attacks, so it needs a threat. Write {spelled('threat', 'linf:8/255')}.")
 
 
 def run_suite(suite: Suite, ctx: Context) -> SuiteRecord:
