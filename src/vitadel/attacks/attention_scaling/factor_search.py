@@ -334,7 +334,7 @@ class FactorSearch:
     def _decade(self, number: int) -> Tensor:
         """The same factor for all, smaller from batch to batch and evenly so in magnitude; the first is mild.
 
-        Where nothing is hidden, a mild factor is the best there is; where much is, it can hardly be small enough.
+        Without masking, factors near 1 work best; with strong masking, smaller is better.
         """
         span = math.log10(self.scaling.high / self.scaling.low)
         down = span * (number % self.scaling.batches + _MILD) / self.scaling.batches
