@@ -1,5 +1,6 @@
 """Sweeps: all combinations in a known order, nothing trained twice, a table that matches the run folders."""
 
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -21,6 +22,7 @@ from vitadel.evaluate import SUITES, AttackSuite, NamedAttack
 from vitadel.objectives import Adversarial, ScheduleUnit
 from vitadel.recipes import RECIPES, Recipe, override, train_recipe
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
+from vitadel.recipes.published import GPU_HOURS
 from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.sweep import (
     AXES,
@@ -295,8 +297,14 @@ def test_published_numbers_are_shown_beside_ours(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("name", SWEEPS)
 def test_published_tables_are_complete(name: str) -> None:
     table = SWEEPS[name]
-    (axis,) = table.axes
-    assert {(label,) for label in axis.labels} == set(table.rows)
+    rows = set(itertools.product(*(axis.labels for axis in table.axes)))
+    # of a row without weights or a recipe, there are numbers to compare a model of one's own with
+    assert rows <= set(table.rows)
+    assert len(table.rows) - len(rows) <= 1
+    for labels in rows:
+        values = [value for axis in table.axes for value in axis.values if value.label in labels]
+        names = {column.name for value in values for column in value.columns or table.columns}
+        assert {*table.rows[labels].others} <= {*names, GPU_HOURS}, "every printed number has a column"
     for numbers in table.rows.values():
         for number in (numbers.clean, numbers.robust, numbers.standard_clean):
             assert number is None or 10 < number < 100, "percentages, not shares"
