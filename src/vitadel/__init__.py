@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitadel import attacks, core, data, goals, losses, models, objectives, recipes, runs, shifts, threats
     from vitadel.api.analyze import analyze
+    from vitadel.api.augmentation import show_data
     from vitadel.api.data import load_data
     from vitadel.api.evaluate import evaluate
     from vitadel.api.models import load_model
@@ -45,6 +46,7 @@ __all__ = [
     "robustness",
     "runs",
     "shifts",
+    "show_data",
     "sweep",
     "threats",
     "train",
@@ -58,12 +60,13 @@ _FUNCTIONS = {
     "load_model": "models",
     "report": "report",
     "robustness": "robustness",
+    "show_data": "augmentation",
     "sweep": "sweep",
     "train": "train",
 }
 # where a name that is not here is looked for
 _HINTED = ("attacks", "goals", "threats", "losses", "objectives", "models", "recipes", "data", "evaluate", "analyze")
-_ONLY_FUNCTIONS = ("load_data", "load_model", "robustness", "sweep")
+_ONLY_FUNCTIONS = ("load_data", "load_model", "robustness", "show_data", "sweep")
 
 
 def _function(name: str) -> Any:

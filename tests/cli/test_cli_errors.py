@@ -147,7 +147,10 @@ def test_invalid_sizes_and_normalizations_are_refused(vitadel: Command, tmp_path
         (("--patch-size", "-1"), "patch_size must be a whole number from 1 to 128, got -1"),
         (("--mean", "0.5,0.5,0.5"), "needs mean and std"),
         (("--std", "0.5,0.5,0.5"), "needs mean and std"),
-        (("--mean", "0.5", "--std", "0.5"), "--mean needs three numbers, one per channel, got '0.5'"),
+        (
+            ("--mean", "0.5,0.5", "--std", "0.5"),
+            "--mean needs one number, or three, one per channel, got '0.5,0.5'. Write --mean 0.5,0.5,0.5.",
+        ),
         (("--mean", "a,b,c", "--std", "1,1,1"), "--mean is not a number: got 'a'"),
         (("--mean", "0,0,0", "--std", "1,1,0"), "one mean and one positive std per channel"),
     ):

@@ -34,7 +34,7 @@ def labels(*numbers: int) -> Goal:
         (torch.where(torch.arange(7) == 3, torch.nan, gray()), r"pixels in \[0, 1\], got \[nan, nan\]"),
         (gray().to(torch.uint8), r"a batch of float images, got torch.uint8 of shape \[2, 3, 5, 7\]"),
         (gray()[:, 0, 0, 0], r"a batch of float images, got torch.float32 of shape \[2\]"),
-        (gray(0), r"at least one image, got an empty batch. Is the data set or the selection empty\?"),
+        (gray(0), r"at least one image, got an empty batch. Check what the images were chosen by."),
     ],
     ids=["255", "negative", "nan", "integers", "vector", "empty"],
 )
@@ -58,8 +58,8 @@ def test_tensors_without_values_are_refused(attack: Attack) -> None:
 @pytest.mark.parametrize(
     ("goal", "message"),
     [
-        (labels(0, -1), r"label -1 is out of range. Labels must lie in 0..classes-1"),
-        (labels(0, 3), r"label 3 is out of range: the model returns 3 classes. Labels must lie in 0..2; is it the mod"),
+        (labels(0, -1), r"label -1 is out of range. Write labels from 0 to classes - 1"),
+        (labels(0, 3), r"label 3 is out of range: the model returns 3 classes. Give labels from 0 to 2, or the mod"),
         (labels(0, 1, 2), r"the goal has labels for 3 images, got 2. Give one label per image"),
         (labels(0), r"the goal has labels for 1 images, got 2"),
     ],
@@ -87,7 +87,7 @@ def test_attacks_on_any_wrong_class_refuse_other_goals(
         calls.append(len(x))
         return three_classes(x)
 
-    with pytest.raises(UsageError, match=rf"needs an Untargeted goal, got {type(goal).__name__}\.$"):
+    with pytest.raises(UsageError, match=rf"needs an Untargeted goal, got {type(goal).__name__}\. Write Untargeted"):
         untargeted_only_attack(model, gray(), goal, threat, seed=0)
     assert calls == []
 
@@ -98,7 +98,7 @@ def test_attacks_on_any_wrong_class_refuse_other_goals(
     ids=lambda attack: f"{type(attack).__name__}-{getattr(attack, 'targets', 0)}",
 )
 def test_crafting_refuses_other_goals_too(attack: Attack) -> None:
-    with pytest.raises(UsageError, match=r"needs an Untargeted goal, got Targeted\.$"):
+    with pytest.raises(UsageError, match=r"needs an Untargeted goal, got Targeted\. Write Untargeted"):
         attack.craft(three_classes, gray(), Targeted(torch.tensor([1, 2])), Linf(0.1), seed=0)
 
 

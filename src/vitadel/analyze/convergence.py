@@ -65,10 +65,14 @@ class Convergence:
         check_ranges(self)
         if not any(self.steps) or len(set(self.steps)) < len(self.steps):
             raise UsageError(
-                f"Convergence.steps needs numbers of steps from 0, each once and not 0 alone, got {self.steps}."
+                f"Convergence.steps needs numbers of steps from 0, each once and not 0 alone, got {self.steps}. "
+                "Write for example (0, 10, 20)."
             )
         if self.points % 2 == 0:
-            raise UsageError(f"Convergence.points must be odd, so that the image is in the middle, got {self.points}.")
+            raise UsageError(
+                f"Convergence.points must be odd, so that the image is in the middle, got {self.points}. "
+                f"Write {self.points + 1}."
+            )
 
     def refuse(self, model: nn.Module) -> None:
         """Every model can be studied."""

@@ -95,7 +95,7 @@ class FeatureVisualization:
         check_ranges(self)
         if not self.starts or len(set(self.starts)) < len(self.starts):
             starts = [start.value for start in self.starts]
-            raise UsageError(f"FeatureVisualization.starts needs each start once, got {starts}.")
+            raise UsageError(f"FeatureVisualization.starts needs each start once, got {starts}. Name each once.")
         if self.classes and self.coordinates:
             raise UsageError(
                 "FeatureVisualization goes towards classes or towards coordinates, got both. Leave one of them out."
@@ -302,4 +302,7 @@ def _score(z: Tensor, goal: Goal) -> Tensor:
 
 def _check_targets(targets: Sequence[int], known: int, what: str, of_what: str) -> None:
     if far := [target for target in targets if not 0 <= target < known]:
-        raise UsageError(f"there is no {what} {far[0]}: the model has {known} {of_what}, counted from 0.")
+        raise UsageError(
+            f"there is no {what} {far[0]}: the model has {known} {of_what}, counted from 0. "
+            f"Choose from 0 to {known - 1}."
+        )

@@ -91,17 +91,21 @@ class Lesion:
         if not any(kind.applies_to(layer) for layer in layers for kind in kinds):
             raise UsageError(
                 f"nothing in {name} can be removed: its layers all change shapes, or are stages that Vitadel cannot "
-                "take apart. This study needs a ViT, DeiT, CaiT, XCiT, Swin, ResNet or WideResNet."
+                "take apart. Choose a ViT, DeiT, CaiT, XCiT, Swin, ResNet or WideResNet."
             )
         if beyond := [block for block in self.blocks if block >= len(layers)]:
-            raise UsageError(f"the model has {len(layers)} blocks, counted from 0; Lesion.blocks asks for {beyond[0]}.")
+            raise UsageError(
+                f"the model has {len(layers)} blocks, counted from 0; Lesion.blocks asks for {beyond[0]}. "
+                f"Choose from 0 to {len(layers) - 1}."
+            )
         if fixed := [block for block in self.blocks if not any(kind.applies_to(layers[block]) for kind in kinds)]:
             raise UsageError(
                 f"{layers[fixed[0]].name} cannot be removed: it changes the shape of its input. Name other blocks."
             )
         if self.draws and (many := [count for count in self.removed if count > most]):
             raise UsageError(
-                f"{most} blocks can be removed with the first one kept; Lesion.removed asks for {many[0]}."
+                f"{most} blocks can be removed with the first one kept; Lesion.removed asks for {many[0]}. "
+                f"Write at most {most}, or draws=0."
             )
 
     def run(self, ctx: Context) -> None:

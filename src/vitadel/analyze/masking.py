@@ -116,7 +116,7 @@ def _with_attention(model: nn.Module) -> Model:
     if not model.taps.attentions():
         raise UsageError(
             f"{type(model.net).__name__} has no attention, so there is no softmax that could mask a gradient. "
-            "This study needs a ViT, DeiT, CaiT, XCiT, Swin or LeViT; `vitadel evaluate` judges any model."
+            "Choose a ViT, DeiT, CaiT, XCiT, Swin or LeViT, or use `vitadel evaluate`, which judges any model."
         )
     half = next((w.dtype for w in model.parameters() if w.dtype in (torch.float16, torch.bfloat16)), None)
     if half is not None:

@@ -71,7 +71,9 @@ class PerturbationSemantics:
     def __post_init__(self) -> None:
         check_ranges(self)
         if len(set(self.classifiers)) < len(self.classifiers):
-            raise UsageError(f"PerturbationSemantics.classifiers names a model twice: {', '.join(self.classifiers)}.")
+            raise UsageError(
+                f"PerturbationSemantics.classifiers names a model twice: {', '.join(self.classifiers)}. Name each once."
+            )
 
     def refuse(self, model: nn.Module) -> None:
         _check_classes(model, self._loaded())

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from vitadel.analyze.layers import layers_of
 from vitadel.attacks.isolation import isolated
-from vitadel.core.errors import UsageError
 from vitadel.core.progress import silent
 from vitadel.core.stats import Accuracy, accuracy
 from vitadel.evaluate.context import Batch, Context
@@ -80,7 +79,8 @@ def map_variants(ctx: Context, table: str, variants: Iterable[Variant], masks: S
             for number, one in enumerate(ordered, 1):
                 z_BK = cache.logits(batch.x, one)
                 if number == 1:
-                    _check(z_BK, batch.y)
+                    ctx.check_logits(z_BK, len(batch))
+                    ctx.predicted(z_BK)  # refuses labels that the model has no output for
                 correct.append((z_BK.argmax(1) == batch.y).cpu())
                 done = position[int(batch.index[0])] * len(ordered) + number * len(batch)
                 ctx.progress(table, done, len(ordered) * len(position), {})
@@ -103,16 +103,6 @@ def count_correct(ctx: Context, table: str, variants: Iterable[Variant]) -> Vari
 
 def _ordered(layers: Sequence[Layer], variants: Iterable[Variant]) -> list[Variant]:
     return sorted({variant(layers), *variants})
-
-
-def _check(z_BK: Tensor, y_B: Tensor) -> None:
-    if int(y_B.max()) >= z_BK.shape[1] or int(y_B.min()) < 0:
-        raise UsageError(
-            f"the model has {z_BK.shape[1]} classes, the data has labels from {int(y_B.min())} to "
-            f"{int(y_B.max())}. Is it the model for this data set?"
-        )
-    if bad := int((~z_BK.isfinite()).any(1).sum()):
-        raise UsageError(f"the model returned NaN or infinite logits for {bad} of {len(z_BK)} clean images.")
 
 
 @dataclass(slots=True)

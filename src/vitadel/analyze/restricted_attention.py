@@ -77,7 +77,8 @@ class RestrictedAttention:
         attentive = _restrictable_blocks(loaded, layers)
         if beyond := [count for count in self.ends if count > len(attentive)]:
             raise UsageError(
-                f"the model has {len(attentive)} such blocks; RestrictedAttention.ends asks for {beyond[0]}."
+                f"the model has {len(attentive)} such blocks; RestrictedAttention.ends asks for {beyond[0]}. "
+                f"Write at most {len(attentive)}."
             )
         if self.ends and not _has_class_token(layers):
             raise UsageError(
@@ -139,7 +140,7 @@ class RestrictedAttention:
         if beyond := [distance for distance in self.distances if distance > most]:
             raise UsageError(
                 f"the model has {grid[0]} x {grid[1]} patches, so that none are farther apart than {most}; "
-                f"RestrictedAttention.distances asks for {beyond[0]}."
+                f"RestrictedAttention.distances asks for {beyond[0]}. Write at most {most}."
             )
         return self.distances or (*(distance for distance in _USUAL if distance < most), most)
 
@@ -210,9 +211,7 @@ def _restrictable_blocks(model: Model, layers: Sequence[Layer]) -> list[int]:
         "swin": "attention stays in windows already, which shift from block to block",
         "levit": "patches become fewer from stage to stage",
     }.get(family_of(model.net).name, "there is no attention between patches")
-    raise UsageError(
-        f"{type(model.net).__name__} cannot be restricted by distance: {why}. This study needs a ViT, DeiT or CaiT."
-    )
+    raise UsageError(f"{type(model.net).__name__} cannot be restricted by distance: {why}. Choose a ViT, DeiT or CaiT.")
 
 
 def _has_class_token(layers: Sequence[Layer]) -> bool:

@@ -61,7 +61,9 @@ class Saliency:
     def __post_init__(self) -> None:
         check_ranges(self)
         if len(set(self.methods)) < len(self.methods):
-            raise UsageError(f"Saliency.methods names one twice: {', '.join(one.value for one in self.methods)}.")
+            raise UsageError(
+                f"Saliency.methods names one twice: {', '.join(one.value for one in self.methods)}. Name each once."
+            )
 
     def refuse(self, model: nn.Module) -> None:
         self._chosen(model)
@@ -119,7 +121,7 @@ class Saliency:
         why = offered(model)
         if missing := next((method for method in self.methods if why[method]), None):
             has = ", ".join(method.value for method, reason in why.items() if not reason)
-            raise UsageError(f"there is no {missing.value} here: {why[missing]}. This model has {has}.")
+            raise UsageError(f"there is no {missing.value} here: {why[missing]}. Choose from {has}.")
         return self.methods or tuple(method for method, reason in why.items() if not reason)
 
     def _pictures(self, images: Images, rows: TableRows, maps_of: SaliencyMaps, threat: Threat) -> Pictures:

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from vitadel.attacks import Engine
 from vitadel.core.distributed import Ranks
-from vitadel.core.errors import UsageError
 from vitadel.core.files import write_json
 from vitadel.core.progress import ProgressCallback, silent
+from vitadel.data import refuse_empty
 from vitadel.evaluate.context import Context, without_caller_modes
 from vitadel.evaluate.images import TensorImages
 from vitadel.evaluate.store import Row, TableRows
@@ -59,8 +59,7 @@ def run_study(study: Study, ctx: Context) -> StudyRecord:
     Raises:
         UsageError: If there are no images, or no threat for a study that needs one.
     """
-    if len(ctx.images) == 0:
-        raise UsageError("there are no images to study. Choose a longer slice of the data.")
+    refuse_empty(ctx.images, "the set of images", "study")
     with without_caller_modes(ctx.model):
         if study.needs_threat:
             _ = ctx.required_threat  # refuses a context without one

@@ -62,7 +62,10 @@ class TORAGates:
     def refuse(self, model: nn.Module) -> None:
         depth = len(_gated(model).fusions)
         if beyond := [block for block in self.blocks if block >= depth]:
-            raise UsageError(f"the model has {depth} blocks, counted from 0; TORAGates.blocks asks for {beyond[0]}.")
+            raise UsageError(
+                f"the model has {depth} blocks, counted from 0; TORAGates.blocks asks for {beyond[0]}. "
+                f"Choose from 0 to {depth - 1}."
+            )
 
     def run(self, ctx: Context) -> None:
         blocks, size = self._shown_blocks(ctx), ctx.engine.batch_size or _BATCH

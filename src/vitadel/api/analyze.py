@@ -19,7 +19,7 @@ from vitadel.core.errors import UsageError, short_repr, spelled, unknown_name_er
 from vitadel.core.numeric import Count, check_number, check_seed
 from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import split_name, with_settings
-from vitadel.data import DataSet, Preprocess
+from vitadel.data import DataSet, Preprocess, refuse_empty
 from vitadel.evaluate.context import Context
 from vitadel.report import write_figures
 from vitadel.runs import ResultFolder
@@ -154,5 +154,4 @@ def _check(study: Study, job: Job, threat: Threat) -> None:
     study.refuse(job.model)
     if study.needs_threat:
         threats.check_size(threat, (3, *job.images.pixels.image_size))
-    if len(job.images) == 0:
-        raise UsageError(f"the {job.split} split of {job.data.spec} is empty, so there is nothing to study.")
+    refuse_empty(job.images, f"the {job.split} split of {job.data.spec}", "study")

@@ -186,7 +186,7 @@ def _attacks() -> list[Item]:
 
 
 def _attack(name: str) -> Page:
-    from vitadel.attacks import ATTACKS, SCHEDULES, AutoAttack
+    from vitadel.attacks import ATTACKS, SCHEDULES
     from vitadel.attacks.parsing import NAMED_LOSSES
     from vitadel.goals import TARGETS
 
@@ -197,12 +197,12 @@ def _attack(name: str) -> Page:
         if one.name == "schedule"
         else one
         for one in settings_of(default)
-        if not issubclass(kind, AutoAttack)  # each version is an attack of its own
+        if one.name != "version"  # each version of AutoAttack is an attack of its own
     ]
     values = ((one.name, getattr(default, one.name)) for one in settings)
     plain = {key: getattr(value, "__name__", str(value)) for key, value in values}
-    if not issubclass(kind, AutoAttack):  # which brings its own
-        loss = next(known for known, value in NAMED_LOSSES.items() if value is kind.default_loss)
+    if not default.has_own_objective:
+        loss = next(known for known, value in NAMED_LOSSES.items() if value is default.goal_loss)
         settings.append(Setting("loss", loss, f"The loss that is maximized. One of {', '.join(NAMED_LOSSES)}."))
         about = f"The class that is targeted; none for any other than the label. One of {', '.join(TARGETS)}."
         settings.append(Setting("target", "none", about))

@@ -12,13 +12,14 @@ from vitadel.api.results import ShortTable
 from vitadel.api.train import as_recipe
 from vitadel.attacks import ATTACKS, Attack, NamedAttack
 from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.files import slug
 from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import as_text
 from vitadel.core.stats import Accuracy
 from vitadel.evaluate import AttackSuite, Suite
 from vitadel.evaluate.parsing import SuiteLike, as_suites
 from vitadel.recipes import RECIPES, Recipe
-from vitadel.recipes.columns import Column, Evaluation, slug
+from vitadel.recipes.columns import Column, Evaluation
 from vitadel.recipes.published import PublishedSweep
 from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
 from vitadel.recipes.scale import scale_differences

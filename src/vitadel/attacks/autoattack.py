@@ -15,9 +15,9 @@ from vitadel.attacks.fab import FAB
 from vitadel.attacks.named import NamedAttack
 from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.square import Square
-from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.errors import unknown_name_error
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal, Untargeted
+from vitadel.goals import Goal, Untargeted, require_untargeted
 from vitadel.losses import cross_entropy, dlr, margin
 from vitadel.threats import Threat
 
@@ -81,13 +81,16 @@ class AutoAttack(Attack):
         if self.version not in VERSIONS:
             raise unknown_name_error("version of AutoAttack", self.version, VERSIONS)
 
+    @property
+    def has_own_objective(self) -> bool:
+        return True
+
     def stages(self, threat: Threat) -> tuple[NamedAttack, ...]:
         """Its attacks, in order; their budgets depend on whether the threat is sparse."""
         return VERSIONS[self.version](threat)
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
-        if not isinstance(goal, Untargeted):
-            raise UsageError(f"AutoAttack needs an Untargeted goal, got {type(goal).__name__}.")
+        goal = require_untargeted(goal, "AutoAttack")
         x, robust_B = x0.clone(), torch.ones(len(x0), dtype=torch.bool, device=x0.device)
         for number, stage in enumerate(self.stages(threat)):
             index_B = robust_B.nonzero().squeeze(1)

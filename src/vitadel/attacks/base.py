@@ -11,6 +11,7 @@ from typing import ClassVar, Self, final
 import torch
 from torch import Tensor
 
+from vitadel.attacks.images import check_images, refuse_meta
 from vitadel.attacks.isolation import eval_without_weight_gradients, isolated
 from vitadel.attacks.oracle import CountingOracle, Model, Oracle, zero_gradient_flags
 from vitadel.attacks.result import AttackResult
@@ -56,8 +57,18 @@ class Attack(ABC):
 
     __slots__ = ()
 
-    # maximized where the goal is given as labels
+    # the loss that is maximized where the goal is given as labels
     default_loss: ClassVar[Loss] = staticmethod(cross_entropy)
+
+    @property
+    def goal_loss(self) -> Loss:
+        """The loss that is maximized where the goal is given as labels: `default_loss`, or that of a wrapped attack."""
+        return type(self).default_loss
+
+    @property
+    def has_own_objective(self) -> bool:
+        """Whether the attack has an objective of its own, so that no loss and no target can be chosen."""
+        return False
 
     def __new__(cls, *args: object, **settings: object) -> Self:
         """Refuse the constructor calls of other attack libraries, with the line to write instead."""
@@ -116,8 +127,8 @@ class Attack(ABC):
             UsageError: If pixels are not in [0, 1], labels do not fit, or the model returns NaN or no logits.
         """
         check_seed(seed)
-        _check_pixels(x)
-        goal, threat = as_goal(y, type(self).default_loss), as_threat(threat)
+        check_images(x)
+        goal, threat = as_goal(y, self.goal_loss), as_threat(threat)
         started = time.perf_counter()
         oracle = CountingOracle(model, _highest_class(goal, len(x)))
         with isolated(model, seed, x.device):
@@ -182,23 +193,6 @@ def _at_least_float32(x0: Tensor) -> Tensor:
     return x0.float() if x0.dtype in (torch.float16, torch.bfloat16) else x0
 
 
-def _check_pixels(x0: Tensor) -> None:
-    if not isinstance(x0, Tensor):
-        raise UsageError(f"attacks take images as a tensor, got {type(x0).__name__}. Write torch.as_tensor(images).")
-    if not x0.is_floating_point() or x0.ndim < 2:
-        raise UsageError(f"attacks take a batch of float images, got {x0.dtype} of shape {list(x0.shape)}.")
-    if x0.is_meta:
-        raise UsageError("the images are on the meta device and have no values. Make them outside of it.")
-    if len(x0) == 0:
-        raise UsageError("attacks take at least one image, got an empty batch. Is the data set or the selection empty?")
-    low, high = x0.min().item(), x0.max().item()
-    if not (low >= 0 and high <= 1):
-        raise UsageError(
-            f"attacks take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
-            "Normalization belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
-        )
-
-
 def _highest_class(goal: Goal, images: int) -> int:
     classes = goal.classes
     if not isinstance(classes, Tensor):
@@ -207,10 +201,9 @@ def _highest_class(goal: Goal, images: int) -> int:
         raise UsageError(f"labels must be class numbers in torch.int64, got {classes.dtype}. Write labels.long().")
     if len(classes) != images:
         raise UsageError(f"the goal has labels for {len(classes)} images, got {images}. Give one label per image.")
-    if classes.is_meta:
-        raise UsageError("the labels are on the meta device and have no values. Make them outside of it.")
+    refuse_meta("labels", classes)
     if (lowest := int(classes.min())) < 0:
-        raise UsageError(f"label {lowest} is out of range. Labels must lie in 0..classes-1.")
+        raise UsageError(f"label {lowest} is out of range. Write labels from 0 to classes - 1.")
     return int(classes.max())
 
 

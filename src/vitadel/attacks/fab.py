@@ -13,9 +13,8 @@ from torch.nn.functional import one_hot
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, Range, check_ranges
-from vitadel.goals import Goal, Toward, Untargeted
+from vitadel.goals import Goal, Toward, require_untargeted
 from vitadel.losses import logit_difference
 from vitadel.threats import Threat, per_image
 
@@ -62,13 +61,15 @@ class FAB(IterativeAttack):
         return self.steps + 1  # a step evaluates the model first, so the last iterate needs one more
 
     @property
+    def has_own_objective(self) -> bool:
+        return True
+
+    @property
     def may_leave_threat(self) -> bool:
         return True
 
     def branch_goals(self, goal: Goal, others_BT: Tensor, num_classes: int) -> Sequence[Goal]:
-        if not isinstance(goal, Untargeted):
-            raise UsageError(f"FAB searches any wrong class and needs an Untargeted goal, got {type(goal).__name__}.")
-        return IterativeAttack.branch_goals(self, goal, others_BT, num_classes)
+        return IterativeAttack.branch_goals(self, require_untargeted(goal, "FAB"), others_BT, num_classes)
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
         x = torch.where(per_image(ctx.restart_B == 0, ctx.x0), ctx.x0, _random_at_half_eps(ctx))

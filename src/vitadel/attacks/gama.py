@@ -10,9 +10,8 @@ from torch import Tensor
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, NonNegative, check_ranges
-from vitadel.goals import Untargeted
+from vitadel.goals import require_untargeted
 from vitadel.losses import margin
 from vitadel.threats import Threat, per_image
 
@@ -46,12 +45,15 @@ class GAMA(IterativeAttack):
     def __post_init__(self) -> None:
         check_ranges(self)
 
+    @property
+    def has_own_objective(self) -> bool:
+        return True
+
     def num_steps(self, threat: Threat) -> int:
         return self.steps + 1  # a step evaluates the model first, so the last iterate needs one more
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
-        if not isinstance(ctx.goal, Untargeted):
-            raise UsageError(f"GAMA needs an Untargeted goal, got {type(ctx.goal).__name__}.")
+        require_untargeted(ctx.goal, "GAMA")
         x0 = ctx.x0
         x = ctx.threat.sample_vertex(x0, ctx.rng)
         worst_B = torch.full((len(x0),), -torch.inf, device=x0.device, dtype=x0.dtype)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from vitadel.attacks.base import Attack
 from vitadel.core.errors import UsageError
 from vitadel.goals import Target
-from vitadel.losses import Loss, cross_entropy, kl_divergence
+from vitadel.losses import Loss, kl_divergence
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,8 @@ class NamedAttack:
     Args:
         name: What tables and records call it; it also seeds the random numbers.
         attack: The attack.
-        loss: The loss that it maximizes; an attack with `targets` has its own. With `kl_divergence`, the reference is
-            the prediction on the clean image.
+        loss: The loss that it maximizes, by default the attack's own; one with `targets` ignores it. With
+            `kl_divergence`, the reference is the prediction on the clean image.
         target: Chooses the class that it aims for from the clean logits; untargeted if not given.
 
     Example:
@@ -25,9 +25,11 @@ class NamedAttack:
 
     name: str
     attack: Attack
-    loss: Loss = cross_entropy
+    loss: Loss = None  # type: ignore[assignment]  # replaced by the attack's own
     target: Target | None = None
 
     def __post_init__(self) -> None:
+        if self.loss is None:
+            object.__setattr__(self, "loss", self.attack.goal_loss)
         if self.loss is kl_divergence and self.target is not None:
             raise UsageError("the KL divergence leads away from the clean prediction and has no target. Leave one out.")

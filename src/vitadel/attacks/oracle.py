@@ -84,7 +84,7 @@ class Oracle:
         if z_BK.shape[1] <= self._highest_class:
             raise UsageError(
                 f"label {self._highest_class} is out of range: the model returns {z_BK.shape[1]} classes. "
-                f"Labels must lie in 0..{z_BK.shape[1] - 1}; is it the model for this data set?"
+                f"Give labels from 0 to {z_BK.shape[1] - 1}, or the model for these labels."
             )
         return z_BK if z_BK.dtype == x.dtype == torch.float64 else z_BK.float()
 

@@ -91,7 +91,10 @@ def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | No
     goal = {key: str(value) for key, value in settings if key in about_goal}
     rest = [(key, value) for key, value in settings if key not in about_goal]
     attack = with_settings(kind(), rest, notation(name), also=about_goal)
-    loss = one_of("loss", NAMED_LOSSES)(goal["loss"], "") if "loss" in goal else kind.default_loss
+    if goal and attack.has_own_objective:
+        key, value = next(iter(goal.items()))
+        raise UsageError(f"{text!r} has an objective of its own, got {key}={value} as well. Leave {key}= out.")
+    loss = one_of("loss", NAMED_LOSSES)(goal["loss"], "") if "loss" in goal else attack.goal_loss
     target = one_of("target", TARGETS)(goal["target"], "") if "target" in goal else None
     return attack, loss, target  # type: ignore[return-value]
 

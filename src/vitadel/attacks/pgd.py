@@ -82,9 +82,13 @@ class PGD(IterativeAttack):
         if self.start_noise is not None and not self.random_start:
             raise UsageError(f"PGD.start_noise of {self.start_noise:g} needs random_start. Leave one of them out.")
         if self.restarts > 1 and not (self.random_start and self.keep_best):
-            raise UsageError("PGD.restarts repeat the same search unless random_start and keep_best are on.")
+            raise UsageError(
+                "PGD.restarts repeat the same search unless random_start and keep_best are on. Write restarts=1."
+            )
         if self.targets and not self.keep_best:
-            raise UsageError("PGD.targets need keep_best: of several searches one has to be chosen.")
+            raise UsageError(
+                "PGD.targets need keep_best: of several searches one has to be chosen. Write keep_best=True."
+            )
 
     @property
     def uses_engine(self) -> bool:

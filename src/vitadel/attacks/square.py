@@ -57,7 +57,10 @@ class Square(IterativeAttack):
     def start(self, model: Oracle, ctx: StepContext) -> State:
         x0 = ctx.x0
         if x0.ndim != 4:
-            raise UsageError(f"the square attack needs images [batch, channels, rows, columns], got {list(x0.shape)}.")
+            raise UsageError(
+                f"the square attack needs images [batch, channels, rows, columns], got {list(x0.shape)}. "
+                "Write x.unsqueeze(0) for one image, or x.unsqueeze(1) for images without channels."
+            )
         x = ctx.threat.square_start(x0, ctx.rng.fold(torch.zeros_like(ctx.step_B)))
         worst_B = torch.full((len(x0),), -torch.inf, device=x0.device, dtype=x0.dtype)
         return {"x": x, "best": x, "best_objective": worst_B}

@@ -1,4 +1,4 @@
-"""`vitadel data`: describe and check data sets, and convert generated images for training."""
+"""`vitadel data`: describe, check and show data sets, and convert generated images for training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +8,12 @@ import typer
 
 from vitadel.cli import show
 from vitadel.cli.help import Command, application
-from vitadel.cli.options import DATA, OUTPUT, JsonOption, option
+from vitadel.cli.options import DATA, OUTPUT, JsonOption, SeedOption, option
 
 # problems of a kind, such as missing images, that are printed
 _PRINTED = 20
 
-app = application("Describe, check and convert data.")
+app = application("Describe, check, show and convert data.")
 
 SpecArgument = Annotated[
     str,
@@ -68,7 +68,10 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
         first = report.unreadable[0]
         if not json:
             _show_some("cannot be read", [one.id for one in report.unreadable])
-        raise UsageError(f"{len(report.unreadable)} images cannot be read, the first is {first.id} ({first.reason}).")
+        raise UsageError(
+            f"{len(report.unreadable)} images cannot be read, the first is {first.id} ({first.reason}). "
+            "Replace them, or leave them out with --skip-unreadable."
+        )
     _show_missing(spec, missing, json)
 
 
@@ -91,7 +94,9 @@ def _show_missing(spec: str, missing: Sequence[str], json: bool) -> None:
         return
     if not json:
         _show_some("missing", missing)
-    raise UsageError(f"{spec} is not complete: {len(missing)} entries are missing, the first is {missing[0]}.")
+    raise UsageError(
+        f"{spec} is not complete: {len(missing)} entries are missing, the first is {missing[0]}. Add them."
+    )
 
 
 def _show_some(what: str, entries: Sequence[str]) -> None:
@@ -99,6 +104,57 @@ def _show_some(what: str, entries: Sequence[str]) -> None:
         show.line(f"{what}: {entry}")
     if len(entries) > _PRINTED:
         show.line(f"{what}: {len(entries) - _PRINTED} more; --json names all")
+
+
+@app.command("show", cls=Command)
+def show_pictures(
+    spec: Annotated[str | None, typer.Argument(help="By default the recipe's data.", metavar="[DATA]")] = None,
+    out: Annotated[Path, option("--out", OUTPUT, "FILE", "The .png file.")] = Path("augmentation.png"),
+    recipe: Annotated[
+        str | None, option("--recipe", DATA, "NAME", "Show the augmentation of a recipe from `vitadel recipes`.")
+    ] = None,
+    augmentation: Annotated[
+        str | None,
+        option("--augmentation", DATA, "SET", "A set on top of crops and flips: base, mixup+erase, rand, ..."),
+    ] = None,
+    alone: Annotated[
+        bool | None,
+        option("--alone/--together", DATA, None, "Each transform by itself, or all together as in training."),
+    ] = None,
+    images: Annotated[
+        int | None, option("--images", OUTPUT, "N", "Images, one in each row; by default 4, or 1 for each transform.")
+    ] = None,
+    copies: Annotated[int, option("--copies", OUTPUT, "N", "How often each is augmented.")] = 4,
+    split: Annotated[str, option("--split", DATA, "NAME", "Which images: train, holdout or test.")] = "train",
+    preprocess: Annotated[
+        str | None, option("--preprocess", DATA, "HOW", "crop:SIZE[:RESIZE][:bicubic] or squash:SIZE.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, option("--set", DATA, "PATH=VALUE", "A setting of the recipe to change; repeatable.")
+    ] = None,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Draw training images before and after augmentation; each transform alone unless a recipe or a set is named."""
+    from vitadel.api.augmentation import show_data
+
+    written = show_data(
+        spec,
+        out,
+        recipe=recipe,
+        augmentation=augmentation,
+        alone=alone,
+        images=images,
+        copies=copies,
+        split=split,
+        preprocess=preprocess,
+        overrides=settings or [],
+        seed=seed,
+    )
+    if json:
+        show.json_object({"file": str(written)})
+    else:
+        show.line(str(written))
 
 
 @app.command(cls=Command)

@@ -25,15 +25,19 @@ def option(flag: str, heading: str, metavar: str | None, text: str, **settings: 
     return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=heading, **settings)
 
 
-def _per_channel(context: typer.Context, parameter: typer.CallbackParam, text: str | None) -> tuple[float, ...] | None:
-    """The numbers of --mean or --std: `0.5,0.5,0.5`."""
+def _per_channel(
+    context: typer.Context, parameter: typer.CallbackParam, text: str | None
+) -> float | tuple[float, ...] | None:
+    """The numbers of --mean or --std: `0.5,0.5,0.5`, or `0.5` for all three channels."""
     if text is None:
         return None
     flag = f"--{parameter.name}"
     values = tuple(parse_number(part, flag) for part in text.split(","))
-    if len(values) != 3:
-        raise UsageError(f"{flag} needs three numbers, one per channel, got {short_repr(text)}.")
-    return values
+    if len(values) not in (1, 3):
+        raise UsageError(
+            f"{flag} needs one number, or three, one per channel, got {short_repr(text)}. Write {flag} 0.5,0.5,0.5."
+        )
+    return values if len(values) == 3 else values[0]
 
 
 ModelArgument = Annotated[
@@ -62,7 +66,7 @@ MeanOption = Annotated[
         "--mean",
         MODEL,
         "R,G,B",
-        "Mean subtracted from pixels in [0, 1]: a number per channel, with commas.",
+        "Mean subtracted from pixels in [0, 1]: one number, or one per channel, with commas.",
         callback=_per_channel,
     ),
 ]

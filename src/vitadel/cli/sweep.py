@@ -71,5 +71,5 @@ def sweep(
     if failed := result.failures:
         raise UsageError(
             f"{len(failed)} of {result.combinations} combinations failed: {', '.join(failed)}. "
-            "The same command tries them again."
+            "Run the same command again to repeat them."
         )

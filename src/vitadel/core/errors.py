@@ -35,10 +35,12 @@ def unknown_name_error(kind: str, got: str, known: Iterable[str], *, meant: str 
         kind: What the names of the table are names of.
         got: The name that is not among them.
         known: The table.
-        meant: What the caller knows to be meant; by default the most similar name.
+        meant: What the caller knows to be meant; by default the first name that begins with the given one, else
+            the most similar.
     """
     names = sorted(known)
-    near = [meant] if meant else difflib.get_close_matches(got[:_QUOTED], names, n=1)
+    begun = [name for name in names if got and name.startswith(got)]
+    near = [meant] if meant else begun[:1] or difflib.get_close_matches(got[:_QUOTED], names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return UsageError(f"unknown {kind} {short_repr(got)}.{hint} Known: {', '.join(names)}.")
 

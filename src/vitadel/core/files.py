@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -28,6 +29,11 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+def slug(text: str) -> str:
+    """A text as the name of a file: `pgd:steps=40` is `pgd-steps-40`."""
+    return re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-")
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -74,7 +80,7 @@ def read_json(path: Path, remedy: str = _AGAIN) -> dict[str, object]:
     try:
         content = parse_json(_text(path))
     except FileNotFoundError:
-        raise UsageError(f"{path} does not exist. Is {path.parent} the folder you meant?") from None
+        raise UsageError(f"{path} does not exist. Check that {path.parent} is the folder you mean.") from None
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}. {remedy}") from error
     except ValueError as error:  # of the syntax, the encoding, or a number too long

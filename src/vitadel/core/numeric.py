@@ -170,7 +170,7 @@ def parse_int(text: str, what: str, *, more: str = "") -> int:
         more: What the error adds about the way to write it.
     """
     if not _WHOLE.fullmatch(text):
-        raise UsageError(f"{what} needs a whole number{more}, got {short_repr(text)}.")
+        raise UsageError(f"{what} needs a whole number{more}, got {short_repr(text)}. Write for example 12.")
     if len(text) > 20 or not -(2**63) <= int(text) < 2**63:
         raise UsageError(f"{what} is too large a number: got {short_repr(text)}. Write a smaller one.")
     return int(text)
@@ -202,10 +202,13 @@ def _check_range(name: str, kind: object, allowed: Range, value: object) -> None
 
 def _check_tuple(name: str, inner: tuple[object, ...], value: object) -> None:
     if not isinstance(value, tuple | list):
-        raise UsageError(f"{name} must be a tuple of numbers, got {short_repr(value)}.")
+        raise UsageError(f"{name} must be a tuple of numbers, got {short_repr(value)}. Write for example (1, 2).")
     kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
     if len(value) != len(kinds):
-        raise UsageError(f"{name} must be a tuple of {len(kinds)} numbers, got {short_repr(value)}.")
+        example = ", ".join("0" * len(kinds))
+        raise UsageError(
+            f"{name} must be a tuple of {len(kinds)} numbers, got {short_repr(value)}. Write for example ({example})."
+        )
     for place, (kind, one) in enumerate(zip(kinds, value, strict=True)):
         check_number(f"{name}[{place}]", kind, one)
 

@@ -31,7 +31,7 @@ Reader = Callable[[str, str], object]
 
 _NONE = ("none", "null")
 _WORD = re.compile(r"[\w.+-]+", re.ASCII)
-_OPTION = "needs a number, true, false or a word"
+_OPTION = "needs a number, true, false or a word, got {}. Write one of these."
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ def _read(kind: Any, text: str, setting: _Setting, old: object, notation: Notati
         return known[text]
     if kind is bool:
         if text not in ("true", "false"):
-            raise UsageError(f"{what} needs true or false, got {short_repr(text)}.")
+            raise UsageError(f"{what} needs true or false, got {short_repr(text)}. Write one of them.")
         return text == "true"
     if kind is int:
         return parse_int(text, what, more=f", several with {notation.separator} between them" if several else "")
@@ -357,7 +357,8 @@ def _read_tuple(
     if len(parts) != len(kinds):
         between = {",": "commas", "+": "+"}[notation.separator]
         raise UsageError(
-            f"{notation.prefix}{setting.path} needs {len(kinds)} values with {between} between, got {short_repr(text)}."
+            f"{notation.prefix}{setting.path} needs {len(kinds)} values with {between} between, "
+            f"got {short_repr(text)}. Write {notation.separator.join(['VALUE'] * len(kinds))}."
         )
     pairs = zip(kinds, parts, strict=True)
     return tuple(_read(kind, part, setting, old, notation, several=True) for kind, part in pairs)
@@ -380,12 +381,12 @@ def _option_value(setting: _Setting, notation: Notation) -> object:
         value = parse_json(text)
     except ValueError:
         if text.startswith(("[", "{")):
-            raise UsageError(f"{what} {_OPTION}, got {short_repr(text)}.") from None
+            raise UsageError(f"{what} {_OPTION.format(short_repr(text))}") from None
         return text
     if isinstance(value, float) and math.isinf(value) and text[-1:].isdigit():
         return parse_number(text, what)  # which refuses it
     if isinstance(value, dict | list) or (isinstance(value, float) and not math.isfinite(value)):
-        raise UsageError(f"{what} {_OPTION}, got {short_repr(text)}.")
+        raise UsageError(f"{what} {_OPTION.format(short_repr(text))}")
     return value
 
 

@@ -229,7 +229,9 @@ def relative_mean_corruption_error(errors: Mapping[str, Errors], clean_error: Er
 
 def _require_all(errors: Mapping[str, object]) -> None:
     if absent := [name for name in ALEXNET_ERRORS if name not in errors]:
-        raise UsageError(f"mCE is the mean over 15 corruptions, and {', '.join(absent)} are missing.")
+        raise UsageError(
+            f"mCE is the mean over 15 corruptions, and {', '.join(absent)} are missing. Evaluate them too."
+        )
 
 
 # --------------------------------------------------- fits through models

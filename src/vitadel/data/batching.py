@@ -21,7 +21,7 @@ def batches(split: Split, order: Iterable[Tensor], *, ahead: int = 2) -> Generat
     The background thread ends with the iterator: when it is used up, closed, or dropped after an error.
     """
     if ahead < 1:
-        raise UsageError(f"batches(ahead=) must be at least 1, got {ahead}. The default is 2.")
+        raise UsageError(f"batches(ahead=) must be at least 1, got {ahead}. Write for example 2, the default.")
 
     def read(index: Tensor) -> SplitBatch:
         return index, split.images(index), split.labels[index.cpu()]

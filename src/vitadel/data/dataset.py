@@ -84,7 +84,7 @@ class DataSet:
         if name not in ("train", "holdout", "test"):
             raise unknown_name_error("split", name, ("train", "holdout", "test"))
         if name not in self.splits:
-            raise UsageError(f"{self.spec} has no {name} split. It has: {', '.join(self.splits)}.")
+            raise UsageError(f"{self.spec} has no {name} split. Choose from {', '.join(self.splits)}.")
         return self.splits[name]
 
     def describe(self) -> dict[str, object]:
@@ -157,7 +157,9 @@ def _unknown_class(name: str, known: Sequence[str]) -> UsageError:
         return unknown_name_error("class", name, known)
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return UsageError(f"unknown class {name!r}.{hint} There are {len(known)}, from {min(known)!r} to {max(known)!r}.")
+    return UsageError(
+        f"unknown class {name!r}.{hint} There are {len(known)}, from {min(known)!r} to {max(known)!r}. Choose one."
+    )
 
 
 def _relabeled(split: Split, new_label: torch.Tensor) -> Split:

@@ -68,7 +68,9 @@ def without(dataset: DataSet, name: str, ids: Sequence[str]) -> DataSet:
     split, left_out = dataset.split(name), set(ids)
     index = [i for i, one in enumerate(split.ids) if one not in left_out]
     if not index:
-        raise UsageError(f"not one of the {len(split)} images of split {name!r} of {dataset.spec} can be read.")
+        raise UsageError(
+            f"not one of the {len(split)} images of split {name!r} of {dataset.spec} can be read. Restore the files."
+        )
     skipped = tuple(f"{one}: cannot be read" for one in split.ids if one in left_out)
     rest = replace(split.take(torch.tensor(index)), skipped=(*split.skipped, *skipped))
     return replace(dataset, **{name: rest}) if skipped else dataset  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ class CenterCrop:
         if self.short_side < self.size:
             raise UsageError(
                 f"CenterCrop.resize must be at least the size {self.size}, got {self.resize}. "
-                "The crop would reach beyond the image."
+                f"The crop would reach beyond the image. Write at least {self.size}."
             )
 
     @property

@@ -57,7 +57,7 @@ def read_list(path: Path) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise UsageError(
-            f"cannot read the list {path}: {reason}. After the @ comes a text file with one class name per line, "
+            f"cannot read the list {path}: {reason}. Write after the @ a text file with one class name per line, "
             "or one image as CLASS/FILE."
         ) from error
     return tuple(name for line in lines if (name := re.sub(r"(^|\s)#.*", "", line).strip()))

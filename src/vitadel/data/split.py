@@ -2,7 +2,7 @@
 
 import hashlib
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -132,3 +132,15 @@ def checked_index(index: Tensor, count: int, owner: str, hint: str = "") -> Tens
         got = f"{int(index.min())} to {int(index.max())}"
         raise UsageError(f"{owner} has images 0 to {count - 1}, got index {got}.{hint}")
     return index
+
+
+def refuse_empty(images: Sized, what: str, purpose: str) -> None:
+    """Raise if there are no images.
+
+    Args:
+        images: The images.
+        what: What the error calls them, such as "the test split of digits".
+        purpose: What they are needed for, such as "evaluate".
+    """
+    if len(images) == 0:
+        raise UsageError(f"{what} is empty, so there is nothing to {purpose}. Choose a longer slice or other data.")

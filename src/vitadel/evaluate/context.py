@@ -302,7 +302,7 @@ class Context:
     # ------------------------------------------------------------- the model
 
     def logits(self, x: Tensor, *, model: nn.Module | None = None, seed: int = 0) -> Tensor:
-        """[B, K] logits in float32 on the CPU; refused if they are no finite logits.
+        """[B, K] logits in float32 on the CPU; refused if they are not finite.
 
         Args:
             x: [B, 3, H, W] in [0, 1].
@@ -310,11 +310,18 @@ class Context:
             seed: Seeds what a randomized model draws.
         """
         z_BK = logits(self.model if model is None else model, x, seed=seed)
-        if z_BK.ndim != 2 or len(z_BK) != len(x):
-            self._refuse_outputs(z_BK, len(x))
-        if bad := int((~z_BK.isfinite()).any(1).sum()):
-            raise UsageError(f"the model returned NaN or infinite logits for {bad} of {len(x)} images.")
+        self.check_logits(z_BK, len(x))
         return z_BK
+
+    def check_logits(self, z_BK: Tensor, images: int) -> None:
+        """Refuse what are not finite logits [images, K]."""
+        if z_BK.ndim != 2 or len(z_BK) != images:
+            self._refuse_outputs(z_BK, images)
+        if bad := int((~z_BK.isfinite()).any(1).sum()):
+            raise UsageError(
+                f"the model returned NaN or infinite logits for {bad} of {images} images. "
+                "Check its weights and precision."
+            )
 
     def predict(self, x: Tensor, *, model: nn.Module | None = None) -> Tensor:
         """[B] predicted classes on the CPU; refused if the model has fewer classes than the labels need."""
@@ -346,7 +353,7 @@ class Context:
             model: Another model in the place of this one.
         """
         threat = self.required_threat if threat is None else threat
-        goal = Untargeted(batch.y, type(attack).default_loss) if goal is None else goal
+        goal = Untargeted(batch.y, attack.goal_loss) if goal is None else goal
         return attack(
             self.model if model is None else model, batch.x, goal, threat, seed=self.seed, index_B=batch.index
         )
@@ -359,7 +366,7 @@ class Context:
         low, high = self._label_range
         raise UsageError(
             f"the model returns outputs of shape {list(z_BK.shape)} for {images} images, the data has labels from "
-            f"{low} to {high}. Is it the model for this data set?"
+            f"{low} to {high}. Is it the model for this data set? Choose one with its classes."
         )
 
 

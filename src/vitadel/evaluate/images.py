@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from vitadel.attacks.images import check_images, refuse_meta
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.data import SHAPES, DataSet
@@ -42,27 +43,23 @@ class TensorImages:
         y: [n] class numbers.
 
     Raises:
-        UsageError: If they are no images and labels of that form.
+        UsageError: If they are not images and labels of that form.
     """
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
-        for name, value in (("images", x), ("labels", y)):
-            if not isinstance(value, Tensor):
-                raise UsageError(f"{name} must be a tensor, got {type(value).__name__}. Write torch.as_tensor({name}).")
-        if x.ndim != 4 or not x.is_floating_point() or len(x) == 0:
-            raise UsageError(f"images must be floats [n, channels, rows, columns], got {x.dtype} of {list(x.shape)}.")
-        if x.is_meta or y.is_meta:
-            raise UsageError("images and labels on the meta device have no values. Make them outside of it.")
+        check_images(x)
+        if x.ndim != 4:
+            raise UsageError(
+                f"images must be [n, channels, rows, columns], got {list(x.shape)}. "
+                "Write x.unsqueeze(0) for one image, x.unsqueeze(1) for images without channels."
+            )
+        if not isinstance(y, Tensor):
+            raise UsageError(f"labels must be a tensor, got {type(y).__name__}. Write torch.as_tensor(labels).")
+        refuse_meta("labels", y)
         if y.ndim != 1 or len(y) != len(x):
             raise UsageError(f"got {len(x)} images and labels of shape {list(y.shape)}. Give one label per image.")
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise UsageError(f"labels must be class numbers, got {y.dtype}. Write y.long() if they are whole.")
-        low, high = float(x.min()), float(x.max())
-        if not (low >= 0 and high <= 1):
-            raise UsageError(
-                f"attacks take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
-                "Normalization belongs inside the model: vitadel.models.wrap(net, mean=..., std=...)."
-            )
         # tensors made in inference mode are of no use in a gradient
         self.pixels = x.detach().clone() if x.is_inference() else x.detach()
         self.labels = y.detach().cpu().long().clone()

@@ -1,14 +1,19 @@
 """Suites and attacks by name: `clean,corruptions:severities=1+3`, `pgd:steps=40,loss=margin`."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vitadel.attacks import ATTACKS, Attack, NamedAttack
 from vitadel.attacks.parsing import notation, parse_attack_and_goal
 from vitadel.core.errors import UsageError, short_repr, unknown_name_error
+from vitadel.core.files import slug
 from vitadel.core.settings import split_name, with_settings
 from vitadel.evaluate.suites import SUITES, AttackSuite, Suite
 from vitadel.runs.schema import FORMER_SUITE_NAMES
 
+# the name of a suite of one attack
+_SINGLE_ATTACK = "attack"
 # what an object needs to be a suite
 _MEMBERS = ("name", "title", "about", "needs_threat", "refuse", "run", "rows", "summarize")
 
@@ -32,10 +37,26 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
             raise _no_suite(one)
         else:
             chosen.append(one)
+    chosen = _with_distinct_names(chosen)
     names = [suite.name for suite in chosen]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UsageError(f"the suite {twice} is named twice, and a run holds one. Give each its own --run.")
     return chosen
+
+
+def _with_distinct_names(suites: list[Suite]) -> list[Suite]:
+    """Several single attacks are named after themselves, a second `pgd` is `pgd-2`; one alone is `attack`."""
+    if sum(suite.name == _SINGLE_ATTACK for suite in suites) < 2:
+        return suites
+    times: Counter[str] = Counter()
+    result = []
+    for suite in suites:
+        if isinstance(suite, AttackSuite) and suite.name == _SINGLE_ATTACK:
+            name = slug(suite.about)
+            times[name] += 1
+            suite = replace(suite, name=name if times[name] == 1 else f"{name}-{times[name]}")
+        result.append(suite)
+    return result
 
 
 def _no_suite(given: object) -> UsageError:
@@ -59,8 +80,8 @@ def attack_suite(text: str) -> AttackSuite:
 def _of_attack(attack: Attack | NamedAttack) -> AttackSuite:
     if isinstance(attack, Attack):
         name = next((name for name, kind in ATTACKS.items() if type(attack) is kind), type(attack).__name__.lower())
-        attack = NamedAttack(name, attack, type(attack).default_loss)
-    return AttackSuite("attack", attack.name, (attack,))
+        attack = NamedAttack(name, attack)
+    return AttackSuite(_SINGLE_ATTACK, attack.name, (attack,))
 
 
 def _split_suites(text: str) -> list[str]:

@@ -98,7 +98,7 @@ class Targeted:
 
 @dataclass(frozen=True, slots=True)
 class Toward:
-    """Any class but the label, with an objective that leads towards one other class, as in APGD-T and FAB-T."""
+    """Any class but the label, with an objective that leads toward one other class, as in APGD-T and FAB-T."""
 
     label_B: Tensor
     target_B: Tensor
@@ -147,8 +147,28 @@ def as_goal(y: Labels | Goal, loss: Loss = cross_entropy) -> Goal:
     if isinstance(y, Tensor | np.ndarray | Sequence) and not isinstance(y, str):
         return Untargeted(torch.as_tensor(y), loss)
     if not hasattr(y, "objective"):
-        raise UsageError(f"an attack takes labels [B] or a goal such as Untargeted(labels), got {type(y).__name__}.")
+        raise UsageError(
+            f"an attack takes labels [B] or a goal such as Untargeted(labels), got {type(y).__name__}. "
+            "Write torch.as_tensor(labels)."
+        )
     return y
+
+
+def require_untargeted(goal: Goal, attack: str) -> Untargeted:
+    """The goal, for an attack that moves away from the label.
+
+    Args:
+        goal: The goal.
+        attack: What an error calls the attack.
+
+    Raises:
+        UsageError: If the goal is another one.
+    """
+    if not isinstance(goal, Untargeted):
+        raise UsageError(
+            f"{attack} needs an Untargeted goal, got {type(goal).__name__}. Write Untargeted(y), or leave target= out."
+        )
+    return goal
 
 
 Target = Callable[[Tensor], Tensor]
@@ -182,6 +202,7 @@ __all__ = [
     "Untargeted",
     "as_goal",
     "least_likely",
+    "require_untargeted",
     "runner_up",
     "top_other_classes",
 ]

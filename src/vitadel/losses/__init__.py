@@ -39,7 +39,9 @@ def margin(z_BK: Tensor, y_B: Tensor) -> Tensor:
     .. math:: \max_{i \neq y} z_i - z_y
     """
     if z_BK.shape[1] < 2:
-        raise UsageError(f"margin needs at least 2 classes, got {z_BK.shape[1]}. One output leaves no other class.")
+        raise UsageError(
+            f"margin needs at least 2 classes, got {z_BK.shape[1]}. Write a model with one logit z as [-z, z]."
+        )
     label_B = z_BK.gather(1, y_B[:, None]).squeeze(1)
     return z_BK.scatter(1, y_B[:, None], float("-inf")).amax(1) - label_B
 

@@ -29,7 +29,9 @@ def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | No
     """
     check_seed(seed)
     if backbone.spec is None or backbone.spec.tuning is not None:
-        raise UsageError("adapters are added to a model that `load` made and that has none yet.")
+        raise UsageError(
+            "adapters are added to a model that `load` made and that has none yet. Load its backbone first."
+        )
     kept, chosen = backbone.spec.num_classes, tuning or Tuning()
     classes = kept if num_classes is None else num_classes
     spec = replace(backbone.spec, tuning=chosen, num_classes=classes, kept_classes=kept)

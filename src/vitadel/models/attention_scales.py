@@ -39,7 +39,9 @@ def set_factors(net: nn.Module, name: str, factors: float | Tensor | Sequence[fl
     if each_M.shape != (count,):
         raise UsageError(f"this network has {count} attentions, got {each_M.numel()} factors. Give one, or one each.")
     if not bool((each_M.isfinite() & (each_M >= 0)).all()):
-        raise UsageError(f"factors of attention must be numbers from 0 up, got {each_M.tolist()}.")
+        raise UsageError(
+            f"factors of attention must be numbers from 0 up, got {each_M.tolist()}. Write 1 for no scaling."
+        )
     set_buffer(net, name, each_M)
 
 
@@ -47,7 +49,9 @@ def set_logits_factor(net: nn.Module, name: str, factor: float | Tensor) -> None
     """Set the buffer `name` to the factor of the logits."""
     value = torch.as_tensor(factor, dtype=torch.float32).detach()
     if value.ndim or not bool(value.isfinite() and value > 0):
-        raise UsageError(f"the factor of the logits must be a positive number, got {value.tolist()}.")
+        raise UsageError(
+            f"the factor of the logits must be a positive number, got {value.tolist()}. Write 1 for no scaling."
+        )
     set_buffer(net, name, value)
 
 

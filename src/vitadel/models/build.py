@@ -148,20 +148,25 @@ def _construct(spec: ModelSpec) -> nn.Module:
         check_options(spec.name, spec.options, allowed=own.options)
         return own.build(spec.num_classes, **spec.options)
     if kind != "timm":
-        raise UsageError(f"{spec.name!r} is no architecture. Those of timm are timm:NAME, our own vitadel:NAME.")
+        raise UsageError(f"{spec.name!r} is not an architecture. Write timm:NAME for timm's, vitadel:NAME for our own.")
     import timm
 
     config = _timm_config(arch)
     family: Family = family_of_timm_file(timm.model_entrypoint(arch).__module__.rsplit(".", 1)[-1])
     if family is OTHER_FAMILY and config.fixed_input_size and spec.image_size != config.input_size[-1]:
-        raise UsageError(f"{spec.name} has a fixed size of {config.input_size[-1]}, got {spec.image_size}.")
+        raise UsageError(
+            f"{spec.name} has a fixed size of {config.input_size[-1]}, got {spec.image_size}. Leave image_size out."
+        )
     sizes = family.size_options(spec.image_size, spec.patch_size)
     check_options(spec.name, spec.options, family.architectures)
     try:
         net = timm.create_model(arch, pretrained=False, num_classes=spec.num_classes, **sizes, **spec.options)
     except Exception as error:  # inconsistent sizes can raise anything in timm or torch
         asked = ", ".join(f"{key}={value}" for key, value in {**sizes, **spec.options}.items())
-        raise UsageError(f"timm cannot build {arch} with {asked or 'its defaults'}: {short_reason(error)}.") from error
+        raise UsageError(
+            f"timm cannot build {arch} with {asked or 'its defaults'}: {short_reason(error)}. "
+            "Change its sizes or options."
+        ) from error
     assert isinstance(net, nn.Module)
     return net
 
@@ -186,11 +191,11 @@ def _timm_config(arch: str) -> "PretrainedCfg":
     bare = arch.split(".", 1)[0]
     # timm would read hf-hub:NAME from the network and local-dir:NAME from a folder
     if not _TIMM_NAME.fullmatch(arch):
-        raise UsageError(f"timm has no model {arch!r:.80}: a name has letters, digits and _, and one . before a tag.")
+        raise UsageError(f"timm has no model {arch!r:.80}. Write letters, digits and _, and one . before a tag.")
     if not timm.is_model(bare):
         near = difflib.get_close_matches(bare, timm.list_models(), n=3)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise UsageError(f"timm has no model {bare!r}.{hint} `vitadel models` shows the families.")
+        raise UsageError(f"timm has no model {bare!r}.{hint} See `vitadel models` for the families.")
     try:
         return timm.get_pretrained_cfg(arch)
     except RuntimeError as error:

@@ -83,7 +83,10 @@ class Model(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, K] of images [B, 3, H, W] with pixels in [0, 1]."""
         if x.ndim != 4 or x.shape[1] != self.mean.shape[1]:
-            raise UsageError(f"the model takes images of shape [B, {self.mean.shape[1]}, H, W], got {list(x.shape)}.")
+            raise UsageError(
+                f"the model takes images of shape [B, {self.mean.shape[1]}, H, W], got {list(x.shape)}. "
+                "Write x.unsqueeze(0) for one image."
+            )
         size = self.spec.image_size if self.spec is not None and self.spec.patch_size is not None else None
         if size is not None and x.shape[2:] != (size, size):
             raise UsageError(

@@ -81,4 +81,4 @@ def _check_value(option: str, value: object) -> None:
         number = isinstance(value, int if kind in _INTEGERS else (int, float)) and not isinstance(value, bool)
         fits = number and least <= value <= most  # type: ignore[operator]
     if not fits:
-        raise UsageError(f"the option {option} must be {wanted}, got {value!r:.60}.")
+        raise UsageError(f"the option {option} must be {wanted}, got {value!r:.60}. Change it or leave it out.")

@@ -35,7 +35,7 @@ class Normalization:
         if len(self.mean) != len(self.std) or not self.mean or not means or not stds:
             raise UsageError(
                 f"a normalization needs one mean and one positive std per channel, "
-                f"got {self.mean!r:.100} and {self.std!r:.100}."
+                f"got {self.mean!r:.100} and {self.std!r:.100}. Write for example mean=0.5, std=0.5."
             )
 
     @classmethod
@@ -80,15 +80,19 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or len(self.name) > _LONGEST_NAME:
-            raise UsageError(f"the name of a model has up to {_LONGEST_NAME} characters, got {self.name!r:.80}.")
+            raise UsageError(
+                f"the name of a model has up to {_LONGEST_NAME} characters, got {self.name!r:.80}. Shorten it."
+            )
         for what, most in MOST.items():
             value = getattr(self, what)
             if value is None and what in ("patch_size", "kept_classes"):
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-                raise UsageError(f"{what} must be a whole number from 1 to {most}, got {value!r:.60}.")
+                raise UsageError(f"{what} must be a whole number from 1 to {most}, got {value!r:.60}. Change it.")
         if len(self.normalization.mean) != 3:
-            raise UsageError(f"images have 3 channels, got a normalization of {len(self.normalization.mean)}.")
+            raise UsageError(
+                f"images have 3 channels, got a normalization of {len(self.normalization.mean)}. Write one number each."
+            )
 
     @property
     def output_classes(self) -> int:

@@ -351,7 +351,7 @@ class Taps:
             return names
         raise UsageError(
             f"{type(self._net).__name__} has no attention Vitadel supports. "
-            "Families: ViT, DeiT, CaiT, XCiT, Swin, LeViT (not levit_conv_*)."
+            "Choose a ViT, DeiT, CaiT, XCiT, Swin or LeViT (not levit_conv_*)."
         )
 
     def _classifier(self) -> nn.Module | None:

@@ -95,7 +95,7 @@ class Tuning:
             if (value := getattr(self, name)) not in known:
                 raise unknown_name_error(f"Tuning.{name}", f"{value!s:.80}", known)
         if not isinstance(self.residual, bool):
-            raise UsageError(f"Tuning.residual is true or false, got {self.residual!r:.80}.")
+            raise UsageError(f"Tuning.residual is true or false, got {self.residual!r:.80}. Write one of them.")
         if self.gate == "per-token" and self.softmax != "adapter":
             raise UsageError(f"a gate per token weighs adapters only, got softmax={self.softmax!r}. Leave it out.")
         if self.normalization != "mean" and (self.gate, self.softmax) != ("token-to-token", "adapter"):
@@ -318,7 +318,7 @@ def make_adapted_vit(backbone: nn.Module, tuning: Tuning, num_classes: int) -> A
     from timm.models.vision_transformer import VisionTransformer
 
     if not isinstance(backbone, VisionTransformer):
-        raise UsageError(f"adapters are for timm's ViT and DeiT, got {type(backbone).__name__}.")
+        raise UsageError(f"adapters are for timm's ViT and DeiT, got {type(backbone).__name__}. Choose one of these.")
     return AdaptedViT(copy.deepcopy(backbone), tuning, num_classes)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from vitadel.attacks import Attack
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
-from vitadel.goals import Goal, Untargeted
+from vitadel.goals import Goal, Untargeted, as_goal
 from vitadel.losses import cross_entropy
 from vitadel.objectives.base import (
     Examples,
@@ -56,9 +56,11 @@ class AdversarialObjective(Objective):
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.step_warmup and getattr(self.attack, "step_size", None) is None:
-            raise UsageError(f"{type(self).__name__}.step_warmup needs an attack whose step_size is set.")
+            raise UsageError(
+                f"{type(self).__name__}.step_warmup needs an attack whose step_size is set. Set it, or step_warmup=0."
+            )
         if self.steps_warmup and not hasattr(self.attack, "steps"):
-            raise UsageError(f"{type(self).__name__}.steps_warmup needs an attack with steps.")
+            raise UsageError(f"{type(self).__name__}.steps_warmup needs an attack with steps. Write steps_warmup=0.")
 
     @property
     def passes(self) -> float:
@@ -94,7 +96,8 @@ class AdversarialObjective(Objective):
         self, model: nn.Module, x: Tensor, y: Tensor, seed: int, index_B: Tensor | None
     ) -> Examples:
         """The batch with adversarial examples away from its labels; of soft targets, from the most probable class."""
-        x_adv = self.adversarial_examples(model, x, Untargeted(hard_labels(y)), seed, index_B)
+        goal = Untargeted(hard_labels(y)) if self.attack is None else as_goal(hard_labels(y), self.attack.goal_loss)
+        x_adv = self.adversarial_examples(model, x, goal, seed, index_B)
         return Examples(x, y, x_adv)
 
     def cross_entropy(self, z_BK: Tensor, y: Tensor) -> Tensor:

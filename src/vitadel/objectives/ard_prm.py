@@ -78,7 +78,7 @@ class ARDPRM(Objective):
         if not isinstance(self.inner, AdversarialObjective) or isinstance(self.inner, TORATraining):
             raise UsageError(
                 f"ARDPRM needs an objective with an attack inside, such as Adversarial, TRADES or MART, got {kind}. "
-                "AWP and AttentionScaling go around it: AWP(ARDPRM(...))."
+                "Put AWP and AttentionScaling around it: AWP(ARDPRM(...))."
             )
         if not (self.ard or self.prm):
             raise UsageError("ARDPRM has neither ard nor prm, which leaves nothing to do. Take its inner objective.")

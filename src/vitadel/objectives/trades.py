@@ -40,7 +40,10 @@ class TRADES(AdversarialObjective):
     def __post_init__(self) -> None:
         super(TRADES, self).__post_init__()
         if not getattr(self.attack, "random_start", True):
-            raise UsageError("TRADES needs an attack with a random start: at the image itself the gradient is 0.")
+            raise UsageError(
+                "TRADES needs an attack with a random start: at the image itself the gradient is 0. "
+                "Write PGD(random_start=True)."
+            )
 
     @property
     def capturable(self) -> bool:

@@ -1,13 +1,13 @@
 """What every row of a sweep is evaluated with, and the columns that this makes."""
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vitadel import data
 from vitadel.core.errors import UsageError
+from vitadel.core.files import slug
 from vitadel.evaluate import PAPER_PROTOCOL, Suite
 from vitadel.evaluate.parsing import as_suites
 from vitadel.runs.schema import Measure, SuiteRecord
@@ -153,8 +153,3 @@ def measured(column: Column, record: SuiteRecord) -> Measure | None:
     if column.measure == _CLEAN or not (record.main or record.robust):
         return None if record.clean is None else Measure.of(_CLEAN, record.clean)
     return record.main if record.robust is None else Measure.of("robust", record.robust)
-
-
-def slug(text: str) -> str:
-    """A text as a file may be called: `pgd:steps=40` is `pgd-steps-40`."""
-    return re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-")

@@ -5,7 +5,6 @@ Jain & Dutta 2024:       "Towards Understanding and Improving Adversarial Robust
 Bhojanapalli et al. 2021: "Understanding Robustness of Transformers for Image Classification". Of its 27 models, nine
                          trained on ImageNet-21k have public weights, two of them of a later training.
 Wu et al. 2025:          "Vision Transformers Beat WideResNets on Small Scale Datasets Adversarial Robustness".
-Debenedetti 2022:        the thesis's table 6, two rows of which are of others.
 
 All accuracies are in percent. What the papers leave open, such as the length of a step of PGD-100, is `ours`.
 """
@@ -13,7 +12,6 @@ All accuracies are in percent. What the papers leave open, such as the length of
 from collections.abc import Callable, Mapping, Sequence
 
 from vitadel.recipes import attention_scaling as aas
-from vitadel.recipes import light_recipe as light
 from vitadel.recipes import vit_beats_wrn as wrn
 from vitadel.recipes.axes import Axis, Value
 from vitadel.recipes.columns import Column
@@ -462,11 +460,7 @@ _BHOJANAPALLI_TABLES: dict[str, PublishedSweep] = {
     ),
 }
 
-# ---------------------------------------------------------------- Wu et al., Debenedetti
-
-
-def _own(label: str, make: Callable[[], Recipe]) -> Value:
-    return Value(label, recipe=make)
+# ---------------------------------------------------------------- Wu et al.
 
 
 def _wu(
@@ -476,7 +470,7 @@ def _wu(
         source=f"Wu et al. 2025, table 6, {part}",
         about=f"our recipes of table 6 and figure 1, {part}",
         recipe=recipe,
-        axes=(Axis("model", tuple(_own(label, make) for label, (make, *_) in rows.items())),),
+        axes=(Axis("model", tuple(Value(label, recipe=make) for label, (make, *_) in rows.items())),),
         threat=threat,
         attack="AutoAttack",
         rows={(label,): PublishedAccuracy(clean, robust) for label, (_, clean, robust) in rows.items()},
@@ -519,35 +513,6 @@ _OTHER_TABLES: dict[str, PublishedSweep] = {
             "ViT-B/2, 2000 epochs": (wrn.vit_b2_cifar100, 77.92, 42.74),
             "ViT-L/2, 6000 epochs": (wrn.vit_l2_cifar100, 82.45, 44.07),
         },
-    ),
-    "debenedetti2022-table6": PublishedSweep(
-        source="Debenedetti 2022, thesis, table 6",
-        about="larger models, and robust ResNets, on ImageNet",
-        recipe="xcit-s12-imagenet",
-        axes=(
-            Axis(
-                "model",
-                (
-                    _own("gelu-resnet-50", light.resnet50_gelu_imagenet),
-                    _own("xcit-s12", light.xcit_s12_imagenet),
-                    _own("xcit-m12", light.xcit_m12_imagenet),
-                    _own("xcit-l12", light.xcit_l12_imagenet),
-                ),
-            ),
-        ),
-        threat="linf:4/255",
-        attack="AutoAttack, RobustBench's 5000 images",
-        rows={
-            ("gelu-resnet-50",): PublishedAccuracy(67.38, 35.51),
-            ("wide-resnet-50-2",): PublishedAccuracy(68.46, 38.14),
-            ("xcit-s12",): PublishedAccuracy(72.34, 41.78),
-            ("xcit-m12",): PublishedAccuracy(74.04, 45.24),
-            ("xcit-l12",): PublishedAccuracy(74.60, 43.78),
-        },
-        columns=(_AA,),
-        test_images=5000,
-        note="The ResNets are of Bai et al. 2021 and Salman et al. 2020; the second is not trained here: --model "
-        "wide-resnet-50-2=timm:wide_resnet50_2@FILE evaluates it.",
     ),
 }
 

@@ -238,6 +238,9 @@ _ON_CIFAR = (
     _Architecture("deit", "timm:deit_tiny_patch16_224", 4, {}),
     _Architecture("cait", "timm:cait_xxs24_224", 4, {"depth": 12}),
     _Architecture("xcit_nano", "timm:xcit_nano_12_p16_224", 4, {}),
+    # 192, 256 and 384 wide, as XCiT-S12, M12 and L12 are 384, 512 and 768
+    _Architecture("xcit_medium", "timm:xcit_tiny_12_p16_224", 4, {"embed_dim": 256}, cost=1.7),
+    _Architecture("xcit_large", "timm:xcit_tiny_12_p16_224", 4, {"embed_dim": 384, "num_heads": 8}, cost=3.5),
     _Architecture("xcit", "timm:xcit_tiny_12_p16_224", 4, {}),
     _Architecture("vit_large", "timm:vit_small_patch16_224", 4, {}, cost=2.5),
     _Architecture("vit", "timm:vit_tiny_patch16_224", 4, {}),
@@ -251,6 +254,8 @@ _TINY: Mapping[str, Option] = {"depth": 1, "embed_dim": 48, "num_heads": 3}
 _ON_DIGITS = (
     _Architecture("deit", "timm:deit_tiny_patch16_224", 2, _TINY),
     _Architecture("cait", "timm:cait_xxs24_224", 2, _TINY),
+    _Architecture("xcit_medium", "timm:xcit_nano_12_p16_224", 4, {**_TINY, "cls_attn_layers": 1, "embed_dim": 60}),
+    _Architecture("xcit_large", "timm:xcit_nano_12_p16_224", 4, {**_TINY, "cls_attn_layers": 1, "embed_dim": 96}),
     _Architecture("xcit", "timm:xcit_nano_12_p16_224", 4, {**_TINY, "cls_attn_layers": 1}),
     _Architecture("vit_large", "timm:vit_tiny_patch16_224", 2, {**_TINY, "depth": 2}),
     _Architecture("vit", "timm:vit_tiny_patch16_224", 2, _TINY),

@@ -1,7 +1,7 @@
 """Pages, figures and tables from run folders alone; the only package that draws."""
 
 from vitadel.report.comparison.export import write_tables
-from vitadel.report.figures.exhibits import write_figures
+from vitadel.report.figures.exhibits import write_exhibit, write_figures
 from vitadel.report.page import write_report
 from vitadel.report.summary import SummaryRow, latex, markdown, summarize
 
@@ -10,6 +10,7 @@ __all__ = [
     "latex",
     "markdown",
     "summarize",
+    "write_exhibit",
     "write_figures",
     "write_report",
     "write_tables",

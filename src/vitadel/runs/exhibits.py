@@ -134,13 +134,13 @@ class Picture:
             if pixels.dtype != np.uint8 or pixels.ndim not in (2, 3) or pixels.shape[2:] not in ((), (3,)):
                 raise UsageError(
                     f"Picture.pixels are bytes [H, W] or [H, W, 3], got {pixels.dtype} of {list(pixels.shape)}. "
-                    "Picture.of takes an image [3, H, W] with pixels in [0, 1]."
+                    "Write Picture.of(image) for an image [3, H, W] with pixels in [0, 1]."
                 )
             object.__setattr__(self, "pixels", pixels)
         if self.overlay is not None:
             overlay = np.asarray(self.overlay)
             if overlay.ndim != 2:
-                raise UsageError(f"Picture.overlay is a map [h, w], got {list(overlay.shape)}.")
+                raise UsageError(f"Picture.overlay is a map [h, w], got {list(overlay.shape)}. Pass one map.")
             object.__setattr__(self, "overlay", overlay.astype(np.float32))
 
     @classmethod

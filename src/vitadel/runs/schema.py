@@ -192,9 +192,11 @@ class SuiteRecord:
 
     def __post_init__(self) -> None:
         mains = [measure for measure in self.measures if measure.main]
-        if self.measures and (len(mains) != 1 or mains[0].value is None):
+        valued = [measure for measure in mains if measure.value is not None]
+        if self.measures and (len(mains) != 1 or not valued):
             raise UsageError(
-                f"a suite has one main measure with a value, got {len(mains)} in {self.name!r}. Run it again."
+                f"a suite has one main measure with a value, got {len(valued)} in {self.name!r}. "
+                "Pass main=True to exactly one Measure whose value is not None."
             )
 
     @property
@@ -364,10 +366,10 @@ class StudyRecord:
         if isinstance(study := content.get("study"), str):
             known["study"] = FORMER_STUDY_NAMES.get(study, study)
         numbers = {key: value for key, value in content.items() if key not in _STUDY_KEYS}
-        remedy = "Run the study again, into a new --run"
+        remedy = "Run the study again, into a new --run."
         if "exhibits" not in content and "study" in content:
-            raise UsageError(f"{source} is of an earlier version, whose studies had no exhibits. {remedy}.")
-        return from_json(cls, {**known, "numbers": numbers}, source, f"{remedy}.")
+            raise UsageError(f"{source} is of an earlier version, whose studies had no exhibits. {remedy}")
+        return from_json(cls, {**known, "numbers": numbers}, source, remedy)
 
 
 @dataclass(frozen=True, slots=True)

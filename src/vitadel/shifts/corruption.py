@@ -62,7 +62,9 @@ class Corruption:
             raise unknown_name_error("table of severities", self.table, TABLES)
         if self.frost is not None:
             if self.name != "frost":
-                raise UsageError(f"only the corruption frost takes a folder of photographs, got one for {self.name}.")
+                raise UsageError(
+                    f"only the corruption frost takes a folder of photographs, got one for {self.name}. Leave it out."
+                )
             photos_in(self.frost)
 
     def table_for(self, height: int, width: int) -> str:
@@ -134,5 +136,5 @@ def _refuse(x: Tensor, index_B: Tensor) -> None:
     if not (low >= 0 and high <= 1):
         raise UsageError(
             f"corruptions take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. "
-            "Normalization belongs inside the model, after the corruption."
+            "Normalization belongs inside the model, after the corruption. Leave it to the model."
         )

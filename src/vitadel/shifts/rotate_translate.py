@@ -41,7 +41,7 @@ class RotateTranslate:
         if self.translations % 2 == 0 or self.rotations % 2 == 0:
             raise UsageError(
                 "RotateTranslate.translations and rotations are odd, so that the identity is among them, got "
-                f"{self.translations} and {self.rotations}."
+                f"{self.translations} and {self.rotations}. Write odd numbers."
             )
         if (size := self.translations**2 * self.rotations) > _LARGEST_GRID:
             raise UsageError(

@@ -39,7 +39,10 @@ def as_threat(threat: Threat | str) -> Threat:
         return parse_threat(threat)
     if not isinstance(threat, Threat):
         kinds = ", ".join(kind.__name__ for kind in THREATS.values())
-        raise UsageError(f'a threat is a text such as "linf:8/255", or one of {kinds}, got {threat!r}.')
+        raise UsageError(
+            f'a threat is a text such as "linf:8/255", or one of {kinds}, got {threat!r}. '
+            f'Write "{suggested_threat(None, threat)}".'
+        )
     return threat
 
 

@@ -20,8 +20,8 @@ from vitadel.train.optim import OptimizerChoice
 
 PositiveOrNull = Annotated[float, Range(gt=0, hint="Write null for none.")]
 
-# streams of the seed of one update
-_AUGMENT, _MIX = 1, 2
+# the stream of updates of the seed of a run, and streams of the seed of one update
+_UPDATES, _AUGMENT, _MIX = 2, 1, 2
 
 
 class Precision(enum.Enum):
@@ -150,7 +150,8 @@ class TrainingConfig:
         check_ranges(self)
         if not self.warmup_epochs < self.epochs:
             raise UsageError(
-                f"TrainingConfig.warmup_epochs must lie in [0, epochs), got {self.warmup_epochs:g} of {self.epochs}."
+                f"TrainingConfig.warmup_epochs must lie in [0, epochs), got {self.warmup_epochs:g} of {self.epochs}. "
+                "Lower it."
             )
         if self.ema is not None and not 0 < self.ema_per_update < 1:
             raise UsageError(
@@ -159,7 +160,8 @@ class TrainingConfig:
             )
         if self.batch_size % self.accumulate:
             raise UsageError(
-                f"TrainingConfig.batch_size of {self.batch_size} cannot be cut into {self.accumulate} equal parts."
+                f"TrainingConfig.batch_size of {self.batch_size} cannot be cut into {self.accumulate} equal parts. "
+                "Change one of them."
             )
 
     @property
@@ -189,6 +191,11 @@ class TrainingConfig:
         if self.augment is not None:
             x = self.augment(x, RandomStreams.of(fold_seed(seed, _AUGMENT), index_B))
         return (x, y) if self.mixing is None else self.mixing(x, y, num_classes, seed=fold_seed(seed, _MIX))
+
+
+def update_seed(seed: int, step: int) -> int:
+    """What everything random in update `step` of a run depends on."""
+    return fold_seed(seed, _UPDATES, step)
 
 
 def learning_rate(config: TrainingConfig, step: int, steps_per_epoch: int) -> float:

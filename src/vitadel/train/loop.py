@@ -21,7 +21,7 @@ from vitadel.objectives import Examples, Objective, TrainingTime
 from vitadel.runs import Run
 from vitadel.train.attack_model import AttackModel
 from vitadel.train.checkpoint import Checkpoints, TrainState
-from vitadel.train.config import Precision, TrainingConfig, ema_decay, learning_rate
+from vitadel.train.config import Precision, TrainingConfig, ema_decay, learning_rate, update_seed
 from vitadel.train.distributed import (
     StopSignal,
     all_finite,
@@ -43,8 +43,8 @@ Validate = Callable[[nn.Module], Scores]
 # the score that selects the checkpoint: the first of these that a validation has
 SELECTED_BY = ("score", "robust", "clean")
 
-# streams of the seed of a run
-_STEP, _AFTER_ROLLBACK = 2, 5
+# a stream of the seed of a run
+_AFTER_ROLLBACK = 5
 # how often a non-finite loss may send a run back
 _ROLLBACKS = 3
 
@@ -237,7 +237,7 @@ class Trainer:
         """One update: augment, attack, loss and backward pass (in parts, if `accumulate` is set), optimizer."""
         index, x, y = batch
         step, config = self.state.step, self.config
-        seed = fold_seed(self._run_seed, _STEP, step)
+        seed = update_seed(self._run_seed, step)
         # dropout and stochastic depth use the global generator; seeding it at every step makes a restart exact
         torch.manual_seed(fold_seed(seed, self.accelerator.process_index))
         index_B = index.index_B.to(x.device, non_blocking=True)

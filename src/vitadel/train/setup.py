@@ -6,7 +6,7 @@ import torch
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import check_ranges, check_seed
-from vitadel.data import Shards, Split
+from vitadel.data import Shards, Split, refuse_empty
 from vitadel.models import Model, attention_scales
 from vitadel.objectives import AWP, Objective
 from vitadel.train.config import Compile, TrainingConfig
@@ -73,16 +73,17 @@ def set_up(
 
 def make_sampler(train: Split, synthetic: Synthetic | None, config: TrainingConfig, seed: int, world: int) -> Sampler:
     """The order of the images, for a batch that `world` processes can share."""
-    if len(train) == 0:
-        raise UsageError("the training split is empty. Choose another data set or a longer slice.")
+    refuse_empty(train, "the training split", "train on")
     size = min(config.batch_size, len(train)) if synthetic is None else config.batch_size
     if size % (world * config.accumulate) and (world > 1 or size == config.batch_size):
         raise UsageError(
-            f"a batch of {size} cannot be shared evenly by {world} processes in {config.accumulate} parts."
+            f"a batch of {size} cannot be shared evenly by {world} processes in {config.accumulate} parts. "
+            f"Set plan.batch_size to a multiple of {world * config.accumulate}."
         )
     if config.mixing is not None and world > 1 and config.batch_size % (2 * world):
         raise UsageError(
-            f"plan.mixing pairs images within a process: plan.batch_size must be a multiple of {2 * world}."
+            f"plan.mixing pairs images within a process, got plan.batch_size={config.batch_size}. "
+            f"Set plan.batch_size to a multiple of {2 * world}."
         )
     if synthetic is None:
         return Sampler(len(train), size, seed, repeats=config.repeats)

@@ -171,7 +171,7 @@ def test_a_network_without_class_token_uses_its_last_patches(x: Tensor) -> None:
     result = studied(model, x)
     assert result["layer"] == "blocks.1.out"
     assert "reads no class token (global_pool='avg')" in result["missing"]["attention"]
-    with pytest.raises(UsageError, match=r"no rollout here: .* This model has eigencam"):
+    with pytest.raises(UsageError, match=r"no rollout here: .* Choose from eigencam"):
         studied(model, x, Saliency(methods=(ROLLOUT,)))
 
 
@@ -328,10 +328,10 @@ def test_invalid_settings_are_refused(x: Tensor) -> None:
         (
             "resnet",
             ATTENTION,
-            r"no attention here: ResNet has no attention that Vitadel supports\. This model has eig",
+            r"no attention here: ResNet has no attention that Vitadel supports\. Choose from eig",
         ),
         ("swin", ATTENTION, "SwinTransformer has no class token"),
-        ("xcit", ROLLOUT, "its blocks relate channels, not patches. This model has eigencam, attention"),
+        ("xcit", ROLLOUT, "its blocks relate channels, not patches. Choose from eigencam, attention"),
     ):
         with pytest.raises(UsageError, match=message):
             studied(tiny(family), x, Saliency(methods=(method,)))

@@ -127,7 +127,7 @@ def test_chunks_are_summed_once(x: Tensor, tmp_path: Path, ranks: list[Ranks], s
 def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
     empty = Split("test", (), Y[:0], InMemory(torch.zeros(0, 3, 4, 4, dtype=torch.uint8)))
     data = DataSet("none", ("a", "b"), Squash(4), None, None, empty)
-    with pytest.raises(UsageError, match="there are no images to study"):
+    with pytest.raises(UsageError, match="the set of images is empty, so there is nothing to study. Choose"):
         run_study(STUDIES["lesion"](), Context(Brightness(), empty, data))
     ctx = replace(tensor_context(Brightness(), x, Y), threat=None)
     with pytest.raises(UsageError, match=r"an attack needs a threat\. Write for example"):

@@ -7,7 +7,7 @@ import pytest
 import vitadel as vd
 from vitadel.core.numeric import Range
 
-FUNCTIONS = ["analyze", "evaluate", "load_data", "load_model", "report", "robustness", "sweep", "train"]
+FUNCTIONS = ["analyze", "evaluate", "load_data", "load_model", "report", "robustness", "show_data", "sweep", "train"]
 CLASSES = [
     *(vd.attacks.PGD, vd.attacks.APGD, vd.attacks.FGSM, vd.attacks.FAB, vd.attacks.Square),
     *(vd.threats.Linf, vd.threats.L2, vd.threats.L1, vd.goals.Untargeted, vd.goals.Targeted),

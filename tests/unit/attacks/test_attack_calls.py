@@ -8,10 +8,27 @@ import torch
 from torch import Tensor, nn
 
 import vitadel as vd
-from vitadel.attacks import APGD, FAB, FGSM, PGD, AttackResult, Square
+from vitadel.attacks import (
+    AAS,
+    APGD,
+    FAB,
+    FGSM,
+    GAMA,
+    PGD,
+    Attack,
+    AttackResult,
+    AutoAttack,
+    Factors,
+    NamedAttack,
+    Square,
+)
+from vitadel.attacks.parsing import parse_attack_and_goal
 from vitadel.core.errors import UsageError
-from vitadel.goals import Untargeted
+from vitadel.evaluate import AttackSuite
+from vitadel.evaluate.parsing import as_suites
+from vitadel.goals import Targeted, Untargeted
 from vitadel.losses import margin
+from vitadel.objectives import Adversarial
 from vitadel.threats import Linf
 
 
@@ -89,3 +106,32 @@ def test_calls_of_other_libraries_name_the_line_to_write(
 def test_other_types_than_labels_and_goals_are_refused(net: nn.Module, x: Tensor) -> None:
     with pytest.raises(UsageError, match=r"takes labels \[B\] or a goal such as Untargeted\(labels\), got float"):
         PGD()(net, x, 0.5, "linf:8/255")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("attack", [Square(queries=20), AAS(Square(queries=20), factors=Factors((1.0,)))])
+def test_an_attack_has_the_same_loss_everywhere(attack: Attack) -> None:
+    assert attack.goal_loss is margin
+    assert NamedAttack("square", attack).loss is margin
+    (suite,) = as_suites(attack)
+    assert isinstance(suite, AttackSuite)
+    assert [one.loss for one in suite.attacks] == [margin]
+
+
+def test_training_maximizes_the_loss_of_its_attack(net: nn.Module, x: Tensor) -> None:
+    y = net(x).argmax(1)
+    objective = Adversarial(attack=Square(queries=20), threat=Linf(8 / 255))
+    crafted = objective.untargeted_examples(net, x, y, 0, torch.arange(len(x))).x_adv
+    by_margin = Square(queries=20)(net, x, Untargeted(y, margin), "linf:8/255", seed=0)
+    assert torch.equal(crafted, by_margin.x_adv)
+
+
+@pytest.mark.parametrize("text", ["gama:loss=dlr", "fab:loss=ce", "apgd:targets=9,loss=dlr", "fab:target=runner-up"])
+def test_losses_and_targets_without_effect_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"has an objective of its own, got \w+=[\w-]+ as well\. Leave \w+= out\."):
+        parse_attack_and_goal(text)
+
+
+@pytest.mark.parametrize("attack", [GAMA(steps=1), FAB(steps=1), AutoAttack(), APGD(steps=1, targets=2)])
+def test_other_goals_name_the_line_to_write(net: nn.Module, x: Tensor, attack: Attack) -> None:
+    with pytest.raises(UsageError, match=r"needs an Untargeted goal, got Targeted\. Write Untargeted\(y\), or leave"):
+        attack(net, x, Targeted(net(x).argmin(1)), "linf:8/255")

@@ -18,3 +18,12 @@ def test_long_errors_are_truncated() -> None:
         "unknown suite 'quik'. Did you mean 'quick'? Known: clean, quick."
     )
     assert str(unknown_name_error("suite", "zzz", ["b", "a"])) == "unknown suite 'zzz'. Known: a, b."
+
+
+def test_a_name_that_is_cut_short_is_completed() -> None:
+    """By difflib alone `digits-adv` is nearer to a shorter name that it does not begin."""
+    known = ["digits-aas", "digits-adversarial", "digits-adversarial-awp", "cifar10"]
+    assert "Did you mean 'digits-adversarial'?" in str(unknown_name_error("recipe", "digits-adv", known))
+    assert "Did you mean 'cifar10'?" in str(unknown_name_error("recipe", "cifr10", known))
+    assert "Did you mean 'cifar10'?" in str(unknown_name_error("recipe", "digits", known, meant="cifar10"))
+    assert "Did you mean" not in str(unknown_name_error("recipe", "", known))

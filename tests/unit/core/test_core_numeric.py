@@ -104,8 +104,11 @@ def test_an_integer_has_64_bits(text: str) -> None:
         (lambda: PGD(steps=2**31), "PGD.steps must lie in [1, 2147483647], got 2147483648."),
         (lambda: PGD(steps=10**5000), "PGD.steps must lie in [1, 2147483647], got a number of thousands of digits."),
         (lambda: AdamW(0.1, betas=(1, 1)), "AdamW.betas[0] must lie in [0, 1), got 1."),
-        (lambda: AdamW(0.1, betas=(0.9,)), "AdamW.betas must be a tuple of 2 numbers, got (0.9,)."),  # type: ignore[arg-type]
-        (lambda: AdamW(0.1, betas="ab"), "AdamW.betas must be a tuple of numbers, got 'ab'."),  # type: ignore[arg-type]
+        (
+            lambda: AdamW(0.1, betas=(0.9,)),  # type: ignore[arg-type]
+            "AdamW.betas must be a tuple of 2 numbers, got (0.9,). Write for example (0, 0).",
+        ),
+        (lambda: AdamW(0.1, betas="ab"), "AdamW.betas must be a tuple of numbers, got 'ab'. Write for example (1, 2)."),  # type: ignore[arg-type]
         (lambda: SGD(0.1, momentum=0), "SGD.nesterov looks ahead along the momentum, got momentum=0."),
         (lambda: Linf("8/255" * 99), "Linf.eps must be a finite number and lie in (0, 1], got '8/2558/255"),  # type: ignore[arg-type]
         (lambda: check_seed(2**64), "the seed must lie in [-9223372036854775808, 9223372036854775807], got 1844674407"),

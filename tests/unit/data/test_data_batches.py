@@ -102,5 +102,7 @@ def test_the_first_unreadable_image_of_a_batch_is_named(pets: Path, split: Split
 
 
 def test_ahead_must_be_positive(split: Split) -> None:
-    with pytest.raises(UsageError, match=re.escape("batches(ahead=) must be at least 1, got 0. The default is 2.")):
+    with pytest.raises(
+        UsageError, match=re.escape("batches(ahead=) must be at least 1, got 0. Write for example 2, the default.")
+    ):
         batches(split, ORDER, ahead=0)

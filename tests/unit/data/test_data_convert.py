@@ -134,9 +134,9 @@ def test_memory_stays_small(tmp_path: Path) -> None:
 
 
 def test_files_of_other_formats_are_named(tmp_path: Path) -> None:
-    refused(tmp_path / "none.npz", f"cannot read {tmp_path / 'none.npz'}: No such file or directory. Is that the arch")
+    refused(tmp_path / "none.npz", f"cannot read {tmp_path / 'none.npz'}: No such file or directory. Check the path.")
     (tmp_path / "folder.npz").mkdir()
-    refused(tmp_path / "folder.npz", f"cannot read {tmp_path / 'folder.npz'}: Is a directory. Is that the archive")
+    refused(tmp_path / "folder.npz", f"cannot read {tmp_path / 'folder.npz'}: Is a directory. Check the path.")
     for name, content in (("text.npz", b"hello"), ("empty.npz", b"")):
         (tmp_path / name).write_bytes(content)
         refused(tmp_path / name, f"{tmp_path / name} is not an .npz archive. {MAKE}")
@@ -202,14 +202,16 @@ def test_labels_out_of_range_are_named(tmp_path: Path) -> None:
     archive = save(tmp_path / "a.npz", label=labels()[:39])
     refused(archive, f"{archive} has 40 images and 39 labels. {MAKE}")
     archive = save(tmp_path / "b.npz", label=labels() - 1)
-    refused(archive, f"{archive} has the label -1. Labels count from 0.")
+    refused(archive, f"{archive} has the label -1. Make labels count from 0.")
     archive = save(tmp_path / "c.npz", label=labels() + 65530)
     refused(archive, f"{archive} has the label 65539, but 65536 classes have labels from 0 to 65535. Write a larger")
     archive = save(tmp_path / "d.npz")
     refused(archive, f"{archive} has the label 9, but 9 classes have labels from 0 to 8. Write a larger", num_classes=9)
     for number in (0, 65537):
         refused(archive, f"the number of classes must lie between 1 and 65536, got {number}.", num_classes=number)
-    refused(archive, "a shard must hold at least 1 image, got 0. The default is 1000000.", shard_images=0)
+    refused(
+        archive, "a shard must hold at least 1 image, got 0. Write for example 1000000, the default.", shard_images=0
+    )
 
 
 def test_archives_of_two_resolutions_are_named(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_without_training_images_only_the_test_split_exists(tmp_path: Path, pain
     data = load(f"folder:{tmp_path}", preprocess=SIX)
     assert (data.train, data.holdout) == (None, None)
     assert data.test.ids == ("val/cat/a.JPEG",)
-    with pytest.raises(UsageError, match=r"has no train split. It has: test."):
+    with pytest.raises(UsageError, match=r"has no train split. Choose from test."):
         data.split("train")
     with pytest.raises(UsageError, match=r"unknown split 'tests'. Did you mean 'test'? Known: ".replace("?", r"\?")):
         data.split("tests")
@@ -109,7 +109,9 @@ def test_a_split_without_class_folders_is_named(tmp_path: Path, paint: Paint) ->
 @pytest.mark.parametrize(("here", "there"), [("train", "test"), ("test", "train")])
 def test_a_class_in_one_split_only_is_named(pets: Path, paint: Paint, here: str, there: str) -> None:
     paint(pets / here / "owl" / "a.png")
-    message = f"class 'owl' has a folder in {pets / here} but none in {pets / there}. Both need the same class folders."
+    message = (
+        f"class 'owl' has a folder in {pets / here} but none in {pets / there}. Make the same class folders in both."
+    )
     with pytest.raises(UsageError, match=re.escape(message)):
         load(f"folder:{pets}", preprocess=SIX)
 

@@ -97,7 +97,7 @@ def test_an_invalid_class_file_is_named(tmp_path: Path) -> None:
     empty.write_text("# nothing\n")
     with pytest.raises(UsageError, match=r"cannot read the list .*missing.txt: No such file"):
         load(f"digits@{missing}", preprocess=Squash(8))
-    with pytest.raises(UsageError, match=r"binary.txt: not UTF-8 text. After the @ comes a text file"):
+    with pytest.raises(UsageError, match=r"binary.txt: not UTF-8 text. Write after the @ a text file"):
         load(f"digits@{binary}", preprocess=Squash(8))
     with pytest.raises(UsageError, match=r"no class is chosen"):
         load(f"digits@{empty}", preprocess=Squash(8))

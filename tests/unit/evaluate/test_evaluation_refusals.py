@@ -317,8 +317,8 @@ def test_models_and_images_without_values_are_refused() -> None:
         with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
             robustness(model, x, y)
     real = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
-    for images, labels in ((x.to("meta"), y), (x, y.to("meta"))):
-        with pytest.raises(UsageError, match="images and labels on the meta device have no values"):
+    for images, labels, what in ((x.to("meta"), y, "images"), (x, y.to("meta"), "labels")):
+        with pytest.raises(UsageError, match=f"the {what} are on the meta device and have no values"):
             robustness(real, images, labels)
 
 

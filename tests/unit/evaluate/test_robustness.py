@@ -222,9 +222,9 @@ def test_errors_are_one_sentence() -> None:
     model = Bent().eval()
     x, y = torch.rand(4, 3, 8, 8), torch.zeros(4, dtype=torch.int64)
     mistakes: list[tuple[Tensor, Tensor, str, str]] = [
-        ((x * 255).byte(), y, "quick", r"images must be floats .*got torch\.uint8 of \[4, 3, 8, 8\]\."),
-        (x[0], y, "quick", r"images must be floats .*of \[3, 8, 8\]\."),
-        (x[:0], y[:0], "quick", r"images must be floats .*of \[0, 3, 8, 8\]\."),
+        ((x * 255).byte(), y, "quick", r"got torch\.uint8 of shape \[4, 3, 8, 8\]\. Write x\.float\(\) / 255"),
+        (x[0], y, "quick", r"images must be .*got \[3, 8, 8\]\. Write x\.unsqueeze\(0\)"),
+        (x[:0], y[:0], "quick", "attacks take at least one image, got an empty batch"),
         (x, y[:3], "quick", r"got 4 images and labels of shape \[3\]\. Give one label per image\."),
         (x, y[:, None], "quick", r"got 4 images and labels of shape \[4, 1\]\. Give one label per image\."),
         (x, y + 10, "quick", r"outputs of shape \[4, 10\] for 4 images, the data has labels from 10 to 10"),

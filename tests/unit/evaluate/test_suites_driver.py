@@ -15,10 +15,13 @@ from suite_parts import (  # type: ignore[import-not-found]
 )
 from torch import Tensor, nn
 
+import vitadel as vd
+from vitadel.attacks import FGSM, PGD, Attack
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet
 from vitadel.evaluate import SUITES
+from vitadel.evaluate.parsing import as_suites
 from vitadel.evaluate.suites import Corruptions
 from vitadel.runs import ResultFolder
 from vitadel.runs.schema import SuiteRecord
@@ -154,3 +157,21 @@ def test_every_suite_describes_itself(name: str) -> None:
     assert suite.about
     assert suite.title
     assert (type(suite).__doc__ or "").strip()
+
+
+@pytest.mark.parametrize(
+    ("suites", "names"),
+    [
+        ("pgd:steps=2", ["attack"]),
+        ("pgd:steps=2,square:queries=3,clean", ["pgd-steps-2", "square-queries-3", "clean"]),
+        ([PGD(steps=1), PGD(steps=2), FGSM()], ["pgd", "pgd-2", "fgsm"]),
+    ],
+)
+def test_several_attacks_are_several_suites(suites: str | list[Attack], names: list[str]) -> None:
+    assert [suite.name for suite in as_suites(suites)] == names
+
+
+def test_several_attacks_in_one_evaluation(tmp_path: Path) -> None:
+    data = gray_images([5, 40, 90])
+    result = vd.evaluate(Bins(), data, ["pgd:steps=2", "square:queries=3"], run=tmp_path / "run", threat="linf:1/255")
+    assert [record.suite for record in result.records] == ["pgd-steps-2", "square-queries-3"]

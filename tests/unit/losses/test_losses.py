@@ -105,7 +105,7 @@ def test_equal_logits_give_a_finite_loss(loss: Loss) -> None:
 @pytest.mark.parametrize(
     ("loss", "classes", "message"),
     [
-        (margin, 1, "margin needs at least 2 classes, got 1. One output leaves no other class"),
+        (margin, 1, "margin needs at least 2 classes, got 1. Write a model with one logit z as"),
         (dlr, 1, "dlr needs at least 3 classes, got 1. Use `margin` for a two-class model"),
         (dlr, 2, "dlr needs at least 3 classes, got 2. Use `margin` for a two-class model"),
     ],

@@ -118,7 +118,7 @@ def test_the_seed_determines_the_weights_and_generators_are_unchanged() -> None:
     ("name", "message"),
     [
         ("timm:test_vitt", r"timm has no model 'test_vitt'\. Did you mean test_vit"),
-        ("timm:qqqqqqqqqq", r"timm has no model 'qqqqqqqqqq'\. `vitadel models` shows the families"),
+        ("timm:qqqqqqqqqq", r"timm has no model 'qqqqqqqqqq'\. See `vitadel models` for the families"),
         ("timm:test_vit.nonsense", r"timm's test_vit has no weights tagged 'nonsense'\. Leave the tag out"),
         ("timm:test_vit@", r"no file follows the @ in 'timm:test_vit@'\. Write timm:test_vit@FILE"),
         ("vitadel:wrn28_1", r"unknown model 'vitadel:wrn28_1'\. Did you mean 'vitadel:wrn28_10'"),

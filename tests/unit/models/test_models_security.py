@@ -238,7 +238,7 @@ def test_options_at_their_bounds_are_accepted(
 )
 def test_names_of_other_sources_are_refused(tmp_path: Path, name: str) -> None:
     path = with_header(tmp_path / "m.safetensors", {"name": name})
-    with pytest.raises(UsageError, match=r"timm has no model|is no architecture"):
+    with pytest.raises(UsageError, match=r"timm has no model|is not an architecture"):
         load(path)
     with pytest.raises(UsageError, match=r"timm has no model|is no model|unknown zoo model"):
         load(name or "nothing")

@@ -316,6 +316,8 @@ ROWS_THAT_ARE_RECIPES = {
     ("debenedetti2022-table1", "cait-s12"): "cait-s12-imagenet100",
     ("debenedetti2022-table1", "xcit-s12"): "xcit-s12-imagenet100",
     ("debenedetti2022-table5", "deit-s"): "deit-s-imagenet",
+    ("debenedetti2022-table6", "xcit-s12"): "xcit-s12-imagenet",
+    ("debenedetti2022-table6", "xcit-m12"): "xcit-m12-imagenet",
     ("debenedetti2022-table5", "+weight-decay"): "xcit-s12-imagenet",
     ("wu2025-table4", "baseline: B/2, 2000 epochs"): "vit-b2-cifar10",
     ("wu2025-table4", "model: L/2, 2000 epochs"): "vit-l2-cifar10",
@@ -336,6 +338,59 @@ def test_a_row_with_its_own_recipe_uses_it(row: tuple[str, str], recipe: str) ->
         of_table = replace(of_table, objective=replace(of_table.objective, warmup_unit=ScheduleUnit.STEP))
     for part in ("model", "objective", "plan", "synthetic", "preprocess", "selection", "seed"):
         assert getattr(of_table, part) == getattr(own, part), part
+
+
+@pytest.mark.parametrize("number", [1, 3, 4])
+def test_columns_of_standard_training_are_tables_of_their_own(number: int) -> None:
+    """Thesis, tables 1, 3 and 4: the same rows without an adversary, beside the accuracies of that column."""
+    name = f"debenedetti2022-table{number}"
+    table, standard = SWEEPS[name], SWEEPS[f"{name}-standard"]
+    assert {label: row.clean for label, row in standard.rows.items()} == {
+        label: row.standard_clean for label, row in table.rows.items()
+    }
+    assert all(row.robust is None for row in standard.rows.values())
+    pairs = zip(as_sweep(name).combinations(), as_sweep(f"{name}-standard").combinations(), strict=True)
+    for adversarial, one in pairs:
+        assert adversarial.recipe is not None
+        assert one.recipe is not None
+        assert isinstance(one.recipe.objective, Adversarial)
+        assert one.recipe.objective.attack is None
+        assert one.recipe.selection.attack is None, "the best checkpoint is the one of the best clean accuracy"
+        objective = replace(one.recipe.objective, attack=adversarial.recipe.objective.attack)  # type: ignore[attr-defined]
+        selection = replace(one.recipe.selection, attack=adversarial.recipe.selection.attack)
+        assert replace(one.recipe, objective=objective, selection=selection) == adversarial.recipe
+
+
+@pytest.mark.parametrize(
+    ("table", "label", "clean"),
+    [
+        (1, "deit-s", 67.38),
+        (1, "cait-s12", 80.28),
+        (1, "xcit-s12", 90.44),
+        (3, "rand", 78.62),
+        (3, "mixup+cutmix+rand+erase", 75.32),
+        (4, "0.5", 76.72),
+        (4, "1.0", 76.12),
+    ],
+)
+def test_published_accuracies_of_standard_training(table: int, label: str, clean: float) -> None:
+    assert SWEEPS[f"debenedetti2022-table{table}-standard"].rows[(label,)] == PublishedAccuracy(clean, None)
+
+
+def test_sizes_of_xcit_in_table_6() -> None:
+    """Section 4.1.9: +1.7 and +3.46 points of XCiT-M12 over S12; 80.36, 81.71 and 82.65 without an adversary."""
+    rows = SWEEPS["debenedetti2022-table6"].rows
+    gelu, wide, small, medium, large = rows.values()
+    assert round((medium.clean or 0) - (small.clean or 0), 2) == 1.70
+    assert round((medium.robust or 0) - (small.robust or 0), 2) == 3.46
+    assert [row.standard_clean for row in (small, medium, large)] == [80.36, 81.71, 82.65]
+    assert (large.clean, large.robust) == (74.60, 43.78)
+    assert (gelu.clean, gelu.robust, wide.clean, wide.robust) == (67.38, 35.51, 68.46, 38.14)
+    other, *own = as_sweep("debenedetti2022-table6").combinations()
+    assert other.recipe == RECIPES["resnet50-gelu-imagenet"]()
+    for one, recipe in zip(own, "sml", strict=True):
+        assert one.recipe.model == RECIPES[f"xcit-{recipe}12-imagenet"]().model
+        assert one.recipe.objective == RECIPES["xcit-s12-imagenet"]().objective, "one step, as table 6"
 
 
 def test_single_rows_of_a_table_can_be_trained() -> None:

@@ -12,7 +12,7 @@ from vitadel.api.sweep import as_sweep
 from vitadel.api.sweep import sweep as train_sweep
 from vitadel.api.train import train
 from vitadel.core.errors import UsageError
-from vitadel.recipes import RECIPES, Recipe
+from vitadel.recipes import RECIPES, Recipe, train_recipe
 from vitadel.recipes.axes import Axis, Value
 from vitadel.recipes.columns import Column
 from vitadel.recipes.published import PublishedAccuracy, PublishedSweep
@@ -76,7 +76,7 @@ def test_models_take_rows_of_a_table_by_their_labels(runs: list[Path], tmp_path:
 
 def test_rows_that_are_attacks_share_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
-    own = module.train_recipe
+    own = train_recipe
 
     def counting(recipe: Recipe, folder: Path, **more: object) -> object:
         trained.append(folder.name)
@@ -142,7 +142,7 @@ def test_numbers_agree_with_the_text_of_the_papers() -> None:
     def robust(row: PublishedAccuracy) -> float | None:
         return row.robust
 
-    # Jain & Dutta, section 3: one factor gains up to 1.67 points of PGD-100; section 6.2, of AutoAttack: 3.47 for PGD-AT,
+    # Jain & Dutta, section 3: one factor gains up to 1.67 points of PGD-100; section 6.2, of AutoAttack: 3.47, PGD-AT,
     # 2.38 for TRADES + AWP on CIFAR-100, 1.38 and 1.29 for XCiT-S12, 1.76 and 1.41 for Mo et al.
     assert differences("jain2024-table1-cifar10", "1", "0.01", robust) == 1.67
     assert differences("jain2024-table5-cifar10", "PGD-AT + AAS-AT", "PGD-AT", robust) == 3.47

@@ -154,9 +154,12 @@ def test_without_a_baseline_the_page_explains_how_to_choose_one(make: Any) -> No
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ({"measures": [to_json(replace(MEASURES[0], main=False))]}, "one main measure with a value, got 0"),
+        (
+            {"measures": [to_json(replace(MEASURES[0], main=False))]},
+            "got 0 in '.*'. Pass main=True to exactly one Measure",
+        ),
         ({"measures": to_json([MEASURES[0], MEASURES[0]])}, "one main measure with a value, got 2"),
-        ({"measures": [to_json(replace(MEASURES[0], value=None))]}, "one main measure with a value, got 1"),
+        ({"measures": [to_json(replace(MEASURES[0], value=None))]}, "one main measure with a value, got 0"),
         (
             {"measures": [{**to_json(MEASURES[0]), "value": "high"}]},
             r"measures\[0\]\.value should be a number, got 'high'\. Delete the file and run the same command again",

@@ -98,7 +98,7 @@ def test_images_keep_every_byte(tmp_path: Path) -> None:
         (lambda: Pictures("", "", []), "Pictures has no rows"),
         (lambda: Heatmap("", "", [], "v"), "Heatmap has no matrices"),
         (lambda: Heatmap("", "", [Matrix("m", [])], "v"), "Matrix 'm' has no rows"),
-        (lambda: Picture(np.zeros((3, 4, 4), np.float32)), r"got float32 of \[3, 4, 4\]. Picture.of takes"),
+        (lambda: Picture(np.zeros((3, 4, 4), np.float32)), r"got float32 of \[3, 4, 4\]. Write Picture.of"),
         (lambda: Picture(None), "neither pixels nor a map"),
         (lambda: Picture(None, np.zeros(4, np.float32)), r"is a map \[h, w\], got \[4\]"),
     ],

@@ -56,3 +56,9 @@ def test_a_radius_alone_is_not_a_threat() -> None:
         as_threat(0.5)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="or one of Linf, L2, L1, got RotateTranslate"):
         as_threat(RotateTranslate(3.0))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("radius", "line"), [(8 / 255, "linf:8/255"), (0.5, "linf:0.5"), (8, "linf:8/255")])
+def test_a_radius_alone_is_refused_with_the_text_to_write(radius: float, line: str) -> None:
+    with pytest.raises(UsageError, match=f'Write "{line}".$'):
+        as_threat(radius)  # type: ignore[arg-type]

@@ -129,7 +129,7 @@ def test_invalid_learning_rates_are_refused() -> None:
         (
             {"batch_size": 6, "mixing": Mixing()},
             2,
-            "pairs images within a process: plan.batch_size must be a multiple of 4",
+            r"pairs images within a process, got .* Set plan.batch_size to a multiple of 4",
         ),
         ({"batch_size": 6, "mixing": Mixing()}, 1, None),
         ({"batch_size": 6}, 2, None),

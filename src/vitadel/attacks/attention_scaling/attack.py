@@ -21,7 +21,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_seed
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal, Untargeted
+from vitadel.goals import Goal, Untargeted, require_untargeted
 from vitadel.losses import Loss
 from vitadel.threats import Threat
 
@@ -149,12 +149,22 @@ class AAS(Attack):
                 index_B = (~goal.success(model(x))).nonzero().squeeze(1)
             if len(index_B) == 0:
                 break
-            goal_left = goal.at(index_B) if loss is None else Untargeted(_untargeted(goal).label_B[index_B], loss)
+            goal_left = (
+                goal.at(index_B) if loss is None else Untargeted(require_untargeted(goal, "AAS").label_B[index_B], loss)
+            )
             candidate = rescale_attack(attack, factors).search(
                 model, x0[index_B], goal_left, threat, rng.at(index_B).fold(number)
             )
             x[index_B] = threat.project(candidate.detach(), x0[index_B])
         return x
+
+    @property
+    def goal_loss(self) -> Loss:
+        return self.inner.goal_loss
+
+    @property
+    def has_own_objective(self) -> bool:
+        return self.inner.has_own_objective
 
     def model_flags(self, model: object) -> tuple[Flag, ...]:
         return logit_scaling_flags(require_taps(model))
@@ -166,7 +176,7 @@ class AAS(Attack):
         return [(self.inner, None)]
 
     def _search_factors(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat) -> Factors:
-        return find_attack_factors(model.model, x0, _untargeted(goal).label_B, threat, self.scaling).best
+        return find_attack_factors(model.model, x0, require_untargeted(goal, "AAS").label_B, threat, self.scaling).best
 
 
 def find_attack_factors(
@@ -185,7 +195,7 @@ def find_attack_factors(
     check_seed(seed)
     chosen = scaling or Scaling()
     trial_x, trial_y = x[: chosen.trial_images], y[: chosen.trial_images]
-    goal = Untargeted(trial_y, type(chosen.trial_attack).default_loss)
+    goal = Untargeted(trial_y, chosen.trial_attack.goal_loss)
     with isolated(model, seed, x.device), torch.no_grad():
         correct_B = ~goal.success(require_taps(model)(trial_x))
     forwards, backwards = len(trial_x), 0
@@ -199,9 +209,3 @@ def find_attack_factors(
     by_trial = chosen.keep == "broken" or bool(chosen.grid) or not require_taps(model).taps.attentions()
     search = maximize_factors(model, x, y, chosen, trial=trial if by_trial else None, seed=seed)
     return replace(search, forwards=search.forwards + forwards, backwards=search.backwards + backwards)
-
-
-def _untargeted(goal: Goal) -> Untargeted:
-    if not isinstance(goal, Untargeted):
-        raise UsageError(f"AAS needs an Untargeted goal here, got {type(goal).__name__}.")
-    return goal

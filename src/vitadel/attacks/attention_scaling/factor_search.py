@@ -124,7 +124,7 @@ class Scaling:
             if (value := getattr(self, name)) not in known:
                 raise unknown_name_error(f"Scaling.{name}", value, known)
         if not self.low < self.high:
-            raise UsageError(f"Scaling needs 0 < low < high, got low={self.low:g} and high={self.high:g}.")
+            raise UsageError(f"Scaling needs 0 < low < high, got low={self.low:g} and high={self.high:g}. Swap them.")
         if self.start == "decades" and self.space == "linear":
             raise UsageError("Scaling.start='decades' counts in magnitudes. Write space='log', or start='normal'.")
 

@@ -310,7 +310,10 @@ class ContinuousBatch:
         x = self.threat.project(self.items["x_adv"][rows_B], self.items["x0"][rows_B])
         z_BK = run_in_parts(self.judge, x)
         if not bool(z_BK.isfinite().all()):
-            raise NonFiniteError("the model returned NaN or infinite logits for an image that was found under attack.")
+            raise NonFiniteError(
+                "the model returned NaN or infinite logits for an image that was found under attack. "
+                "Check its weights and precision."
+            )
         self.items["x_adv"][rows_B] = x
         return self._context(self.items).goal.at(rows_B).success(z_BK).tolist(), z_BK.argmax(1).tolist()
 

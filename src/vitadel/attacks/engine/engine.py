@@ -19,7 +19,7 @@ from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, check_ranges
 from vitadel.core.oom import run_in_parts
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal, Untargeted, top_other_classes
+from vitadel.goals import Goal, Untargeted, require_untargeted, top_other_classes
 from vitadel.losses import dlr
 from vitadel.threats import Threat
 
@@ -144,9 +144,8 @@ def _top_other_classes(attack: IterativeAttack, model: Oracle, x0: Tensor, goal:
     uses_dlr = isinstance(goal, Untargeted) and goal.loss is dlr  # which needs three classes
     if not attack.targets and not uses_dlr:
         return torch.zeros(len(x0), 0, dtype=torch.int64, device=x0.device), _MANY
-    if not isinstance(goal, Untargeted):
-        raise UsageError(f"an attack with its own targets needs an Untargeted goal, got {type(goal).__name__}.")
+    label_B = require_untargeted(goal, "an attack with targets").label_B
     with torch.no_grad():
         z_BK = run_in_parts(model, x0)
     num_classes = z_BK.shape[1]
-    return top_other_classes(z_BK, goal.label_B, min(attack.targets, num_classes - 1)), num_classes
+    return top_other_classes(z_BK, label_B, min(attack.targets, num_classes - 1)), num_classes

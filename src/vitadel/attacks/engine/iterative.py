@@ -17,7 +17,7 @@ from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal, Toward, Untargeted
+from vitadel.goals import Goal, Toward, require_untargeted
 from vitadel.losses import TargetLoss, logit_difference
 from vitadel.threats import Threat
 
@@ -115,6 +115,10 @@ class IterativeAttack(Attack):
         """Whether an evaluation runs it step by step in an engine rather than batch by batch."""
         return True
 
+    @property
+    def has_own_objective(self) -> bool:
+        return self.targets > 0
+
     def num_branches(self, num_classes: int) -> int:
         """How many items an image makes.
 
@@ -134,7 +138,7 @@ class IterativeAttack(Attack):
         Args:
             goal: The goal of the attack.
             others_BT: The classes other than the label, by descending clean logit.
-            classes: The number of classes.
+            num_classes: The number of classes.
         """
         return goal_per_target(goal, others_BT, logit_difference) if self.targets else [goal]
 
@@ -154,7 +158,6 @@ class IterativeAttack(Attack):
 
 
 def goal_per_target(goal: Goal, others_BT: Tensor, loss: TargetLoss) -> Sequence[Goal]:
-    """For each of T target classes, the untargeted goal whose objective leads towards that class."""
-    if not isinstance(goal, Untargeted):
-        raise UsageError(f"an attack with its own targets needs an Untargeted goal, got {type(goal).__name__}.")
-    return [Toward(goal.label_B, other_B, loss) for other_B in others_BT.unbind(1)]
+    """For each of T target classes, the untargeted goal whose objective leads toward that class."""
+    label_B = require_untargeted(goal, "an attack with targets").label_B
+    return [Toward(label_B, other_B, loss) for other_B in others_BT.unbind(1)]

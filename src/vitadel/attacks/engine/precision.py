@@ -54,7 +54,9 @@ def search_model(
             flags.append(Flag("search-fallback", f"the search could not run as {name}: {first[:200]}", {}))
         else:
             return candidate, tried, tuple(flags)
-    raise UsageError("the model gives no gradient at all")  # pragma: no cover - the last variant raises its own error
+    raise UsageError(
+        "the model gives no gradient at all. Check its forward pass."
+    )  # pragma: no cover - the last variant raises its own error
 
 
 def in_precision(model: nn.Module, precision: str, *, compile: bool = False) -> Model:

@@ -46,7 +46,7 @@ class CorruptedRelease(Protocol):
 def open_released(root: Path, clean: Split, preprocess: Preprocess) -> CorruptedRelease:
     """The corrupted images in `root` of the images in `clean`; what does not fit together is refused."""
     if not root.is_dir():
-        raise UsageError(f"there is no folder {str(root)!r} of corrupted images.")
+        raise UsageError(f"there is no folder {str(root)!r} of corrupted images. Check the path.")
     squash = Squash(preprocess.size)  # the files were cropped before they were corrupted
     return _Blocks.open(root, clean, squash) if (root / "labels.npy").is_file() else _Folders(root, clean, squash)
 
@@ -68,7 +68,7 @@ class _Folders:
         if place is None:
             raise UsageError(
                 f"{self.root} has no folder {name}/{severity}. The layout is DIR/CORRUPTION/SEVERITY/WNID/FILE; "
-                "`vitadel data check imagenet-c:DIR` names all that is missing."
+                "run `vitadel data check imagenet-c:DIR` for all that is missing."
             )
         tails = tuple("/".join(one.split("/")[-2:]) for one in self.clean.ids)
         for wnid in dict.fromkeys(tail.partition("/")[0] for tail in tails):
@@ -113,11 +113,14 @@ class _Blocks:
         numbers = tuple(int(one[1]) for one in matches if one is not None)
         labels = read_array(root / "labels.npy", (None,))
         if max(numbers) >= len(labels):
-            raise UsageError(f"{root / 'labels.npy'} has {len(labels)} labels, and an image has number {max(numbers)}.")
+            raise UsageError(
+                f"{root / 'labels.npy'} has {len(labels)} labels, and an image has number {max(numbers)}. "
+                "Choose the folder of this data set."
+            )
         if labels[list(numbers)].tolist() != clean.labels.tolist():
             raise UsageError(
-                f"{root / 'labels.npy'} gives other labels than the clean images have. Is it the folder for this data "
-                "set, and are its classes all there, in their order?"
+                f"{root / 'labels.npy'} gives other labels than the clean images have. Check that it is the folder for "
+                "this data set, and that its classes are all there, in their order."
             )
         return cls(root, clean, squash, numbers)
 

@@ -117,7 +117,7 @@ def _require_same_classes(train: Path, test: Path) -> None:
     for here, there in ((train, test), (test, train)):
         for name in sorted(both[here] - both[there]):
             raise UsageError(
-                f"class {name!r} has a folder in {here} but none in {there}. Both need the same class folders."
+                f"class {name!r} has a folder in {here} but none in {there}. Make the same class folders in both."
             )
 
 

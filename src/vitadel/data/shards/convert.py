@@ -57,7 +57,9 @@ def convert(
         UsageError: An archive is damaged or does not fit, the folder is not empty, or the disk is full.
     """
     if shard_images < 1:
-        raise UsageError(f"a shard must hold at least 1 image, got {shard_images}. The default is {SHARD_IMAGES}.")
+        raise UsageError(
+            f"a shard must hold at least 1 image, got {shard_images}. Write for example {SHARD_IMAGES}, the default."
+        )
     opened = [Archive.open(path, image_key, label_key) for path in archives]
     if not opened:
         raise UsageError("no archive is named. Write at least one .npz file.")
@@ -157,14 +159,16 @@ class Archive:
         for labels in self.label.blocks(_LABELS_AT_ONCE):
             lowest, highest = min(lowest, int(labels.min())), max(highest, int(labels.max()))
         if lowest < 0:
-            raise UsageError(f"{self.path} has the label {lowest}. Labels count from 0.")
+            raise UsageError(f"{self.path} has the label {lowest}. Make labels count from 0.")
         return highest
 
 
 def _classes(archives: Sequence[Archive], requested: int | None) -> int:
     """How many classes there are; every label is read."""
     if requested is not None and not 1 <= requested <= MOST_CLASSES:
-        raise UsageError(f"the number of classes must lie between 1 and {MOST_CLASSES}, got {requested}.")
+        raise UsageError(
+            f"the number of classes must lie between 1 and {MOST_CLASSES}, got {requested}. Leave it out to count."
+        )
     limit, count = MOST_CLASSES if requested is None else requested, 0
     for archive in archives:
         highest = archive.highest_label()
@@ -228,7 +232,7 @@ def _reading(path: Path) -> Iterator[None]:
     except (NotImplementedError, RuntimeError) as error:  # an unknown compression, a password
         raise UsageError(f"cannot unpack {path}: {error}. {_MAKE}") from error
     except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror or error}. Is that the archive you meant?") from error
+        raise UsageError(f"cannot read {path}: {error.strerror or error}. Check the path.") from error
 
 
 def _begins_as_zip(path: Path) -> bool:

@@ -21,7 +21,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import Positive, check_ranges
 from vitadel.core.stats import accuracy_of
-from vitadel.data import DataSet
+from vitadel.data import DataSet, refuse_empty
 from vitadel.evaluate.adversarial_images import IMAGES, ImageFiles, copy_from, refuse_missing, write_gallery
 from vitadel.evaluate.attention_scaling import (
     PAPER_PROTOCOL,
@@ -328,8 +328,7 @@ def refuse_suite(
     That model and data have the same classes, and names that can be written, is checked once for all suites.
     """
     images, radii = data.split(split), [threat]
-    if len(images) == 0:
-        raise UsageError(f"the {split} split of {data.spec} is empty, so there is nothing to evaluate.")
+    refuse_empty(images, f"the {split} split of {data.spec}", "evaluate")
     if suite.needs_threat and threat is None:
         raise threat_needed(suite.name)
     if isinstance(suite, AttackSuite):

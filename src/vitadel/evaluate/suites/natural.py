@@ -63,7 +63,9 @@ class NaturalAdversarial:
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Images of one class leave nothing to choose among."""
         if len(self.members(data, data.split(split))) < 2:
-            raise UsageError(f"{data.spec} has images of one class only, so there is nothing to choose among.")
+            raise UsageError(
+                f"{data.spec} has images of one class only, so there is nothing to choose among. Give more."
+            )
 
     def run(self, ctx: Context) -> None:
         """One forward pass gives the prediction among all classes and among the members."""
@@ -157,7 +159,8 @@ class _Released(NaturalAdversarial):
         known = getattr(getattr(model, "spec", None), "num_classes", len(wnids()))
         if known != len(wnids()):
             raise UsageError(
-                f"suite {self.name} needs a model with the 1000 classes of ImageNet, got one with {known}."
+                f"suite {self.name} needs a model with the 1000 classes of ImageNet, got one with {known}. "
+                "Choose another model."
             )
 
 

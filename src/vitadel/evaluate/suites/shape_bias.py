@@ -92,7 +92,10 @@ class ShapeBias:
                 "shape-bias:mapping=FILE, a line per class of the 16 such as `bear 3 7-9`."
             )
         if known is not None and highest >= known:
-            raise UsageError(f"{self.mapping} names class {highest}, and the model has {known}, counted from 0.")
+            raise UsageError(
+                f"{self.mapping} names class {highest}, and the model has {known}, counted from 0. "
+                "Write the model's own classes."
+            )
 
     def named_files(self, data: DataSet, split: str) -> dict[str, str]:
         """A hash of the mapping."""
@@ -109,7 +112,10 @@ class ShapeBias:
         def predictions(batch: Batch) -> dict[str, Tensor]:
             z_BK = ctx.logits(batch.x)  # not checked against the labels: the 16 are no classes of the model
             if z_BK.shape[1] <= highest:
-                raise UsageError(f"the model has {z_BK.shape[1]} classes, and the mapping names class {highest}.")
+                raise UsageError(
+                    f"the model has {z_BK.shape[1]} classes, and the mapping names class {highest}. Write the model's "
+                    "own classes."
+                )
             return {"prediction": z_BK.argmax(1), "decision": decisions(z_BK, members)}
 
         ctx.map(_TABLE, predictions)
@@ -293,7 +299,7 @@ def read_mapping(path: Path) -> dict[str, list[int]]:
     try:
         lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read the mapping {path}: {error}.") from error
+        raise UsageError(f"cannot read the mapping {path}: {error}. Check the path.") from error
     written: dict[str, str] = {}
     for line in filter(None, lines):
         name, _, rest = line.partition(" ")
@@ -305,6 +311,6 @@ def read_mapping(path: Path) -> dict[str, list[int]]:
         written[name] = rest
     if absent := [name for name in SHAPES if name not in written]:
         raise UsageError(
-            f"the mapping {path} has no line for {', '.join(absent)}. A choice among fewer is another one."
+            f"the mapping {path} has no line for {', '.join(absent)}. Add it: a choice among fewer is another one."
         )
     return _numbers(written)

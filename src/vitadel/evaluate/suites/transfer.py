@@ -80,7 +80,8 @@ class Transfer:
             assert other.spec is not None
             if (classes := other.spec.output_classes) != wanted:
                 raise UsageError(
-                    f"{source} has {classes} classes and the model {wanted}: their predictions do not compare."
+                    f"{source} has {classes} classes and the model {wanted}: their predictions do not compare. "
+                    "Leave it out."
                 )
 
     def named_files(self, data: DataSet, split: str) -> dict[str, str]:

@@ -46,7 +46,7 @@ class XCiT(Patched):
         halvings = math.log2(old / patch_size) if 0 < patch_size <= old else -1.0
         if halvings not in range(len(stem) + 1):
             sizes = ", ".join(str(old >> i) for i in range(len(stem) + 1))
-            raise UsageError(f"this XCiT can have patches of {sizes}, got patch_size={patch_size}.")
+            raise UsageError(f"this XCiT can have patches of {sizes}, got patch_size={patch_size}. Write one of these.")
         for layer in stem[: int(halvings)]:
             layer.stride = (1, 1)
         net.patch_embed.patch_size = patch_size

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from vitadel.core.errors import UsageError
 from vitadel.report.figures.style import DASHED, DOTTED, INK, MARKERS, PALETTE, Drawing, save_figure, styled, svg
 from vitadel.report.reader import read_study_of
 from vitadel.runs.exhibits import (
@@ -71,6 +72,21 @@ def write_figures(folder: Path) -> list[Path]:
     for path in sorted(folder.glob("eval/*/summary.json")):
         written += _write_exhibits(read_suite(path).exhibits, folder / "figures" / path.parent.name)
     return written
+
+
+def write_exhibit(exhibit: Exhibit, path: Path) -> Path:
+    """Draw one exhibit that is no table as a PNG file.
+
+    Args:
+        exhibit: What to draw.
+        path: The file, whose name ends with .png.
+    """
+    if path.suffix != ".png":
+        raise UsageError(
+            f"pictures are drawn into a .png file, got {str(path)!r}. Write {str(path.with_suffix('.png'))!r}."
+        )
+    with _figure(exhibit, "file") as figure:
+        return save_figure(figure, path, (".png",))[0]
 
 
 def _write_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> list[Path]:

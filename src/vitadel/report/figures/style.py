@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,9 +83,9 @@ def svg(figure: "Figure") -> str:
     return text
 
 
-def save_figure(figure: "Figure", path: Path) -> list[Path]:
+def save_figure(figure: "Figure", path: Path, suffixes: Sequence[str] = (".png", ".pdf")) -> list[Path]:
     """The figure as PNG and PDF, named like `path`."""
-    paths = [path.with_suffix(suffix) for suffix in (".png", ".pdf")]
+    paths = [path.with_suffix(suffix) for suffix in suffixes]
     for one in paths:
         # a date would give the same study other bytes
         metadata: dict[str, None] = {"CreationDate": None} if one.suffix == ".pdf" else {"Software": None}

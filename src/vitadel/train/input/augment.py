@@ -264,7 +264,7 @@ def check_order(name: str, values: Pair) -> None:
     """Refuse an interval that ends before it begins."""
     low, high = values
     if low > high:
-        raise UsageError(f"{name} must be two positive numbers, the smaller first, got ({low:g}, {high:g}).")
+        raise UsageError(f"{name} must be two positive numbers, the smaller first, got ({low:g}, {high:g}). Swap them.")
 
 
 def _over_pixels(values_B: Tensor) -> Tensor:

@@ -62,7 +62,9 @@ class Sampler:
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.share and not self.synthetic:
-            raise UsageError("a share of the batch is to be synthetic, but there are no synthetic images.")
+            raise UsageError(
+                "a share of the batch is to be synthetic, but there are no synthetic images. Set synthetic to null."
+            )
         if self.share and self.repeats > 1:
             raise UsageError("repeated augmentation is for real images alone. Set plan.repeats=1 or synthetic to null.")
 

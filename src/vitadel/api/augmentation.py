@@ -1,0 +1,144 @@
+"""`vd.show_data`: pictures of training images before and after augmentation."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitadel import data
+from vitadel.api.data import as_preprocess, default_preprocess
+from vitadel.api.train import as_recipe
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import Count, check_number, check_seed
+from vitadel.data import DataSet, Split
+from vitadel.recipes import Recipe, override
+from vitadel.recipes.axes import AXES
+from vitadel.report import write_exhibit
+from vitadel.runs.exhibits import Picture, Pictures
+from vitadel.train import TrainingConfig, augmented_examples, transforms_alone
+
+# what the pictures show if nothing else is asked for: every transform of DeiT's training, each alone
+_ALL = "mixup+cutmix+rand+erase"
+_BASE = "xcit-n12-imagenet100"
+_SHOWN_SHARE = 0.005  # of a label, from which on it is named
+
+
+def show_data(
+    spec: str | None = None,
+    out: str | Path = "augmentation.png",
+    *,
+    recipe: str | Recipe | None = None,
+    augmentation: str | None = None,
+    alone: bool | None = None,
+    images: int | None = None,
+    copies: int = 4,
+    split: str = "train",
+    preprocess: str | None = None,
+    overrides: Mapping[str, object] | Sequence[str] = (),
+    seed: int = 0,
+) -> Path:
+    """Draw the first training images, and what augmentation makes of them, side by side into a PNG file.
+
+    Args:
+        spec: The data set; by default the recipe's.
+        out: The file.
+        recipe: A recipe, or its name, whose augmentation is shown.
+        augmentation: A set of augmentations as of `vitadel sweep --axis augmentation=...`, on top of the recipe's crops
+            and flips: `base`, `mixup+erase`, ...
+        alone: Show each transform by itself, as the thesis's figures 8 to 10 do, rather than all together as training
+            does; by default only if neither a recipe nor a set is given.
+        images: How many images, one in each row; by default 4, or 1 for each transform.
+        copies: How often each is augmented: as in the first updates of a training.
+        split: Which images: train, holdout or test.
+        preprocess: As in `load_data`; by default the recipe's, or what suits the data set.
+        overrides: Settings of the recipe to change.
+        seed: Seed of the training whose first updates are shown.
+
+    Returns:
+        The file.
+
+    Raises:
+        UsageError: If there is no such data set, recipe or set of augmentations, or nothing is augmented.
+
+    Example:
+        >>> show_data("digits", "mixed.png", augmentation="mixup+cutmix")
+    """
+    for name, count in (("images", 1 if images is None else images), ("copies", copies)):
+        check_number(f"show_data({name}=)", Count, count)
+    check_seed(seed)
+    if recipe is None and spec is None:
+        raise UsageError("got neither a data set nor a recipe, so there is nothing to show. Give one, such as digits.")
+    alone = recipe is None and augmentation is None if alone is None else alone
+    parts = _parts(_augmented(recipe, augmentation, overrides), alone=alone)
+    dataset = _load(spec, None if recipe is None else as_recipe(recipe), preprocess)
+    shown = dataset.split(split)
+    if len(shown) == 0:
+        raise UsageError(f"the {split} split of {dataset.spec} is empty, so there is nothing to show. Choose another.")
+    images = (1 if alone else 4) if images is None else images
+    return write_exhibit(_pictures(dataset, shown, parts, images, copies, seed), Path(out))
+
+
+def _augmented(
+    recipe: str | Recipe | None, augmentation: str | None, overrides: Mapping[str, object] | Sequence[str]
+) -> Recipe:
+    chosen = as_recipe(_BASE if recipe is None else recipe)
+    if augmentation is None and recipe is None:
+        augmentation = _ALL
+    if augmentation is not None:
+        change = AXES["augmentation"]
+        assert callable(change)
+        chosen = change(chosen, augmentation)
+    return override(chosen, overrides)
+
+
+def _load(spec: str | None, recipe: Recipe | None, preprocess: str | None) -> DataSet:
+    wanted = preprocess or (default_preprocess(spec or "") if recipe is None else recipe.preprocess)
+    assert spec is not None or recipe is not None
+    return data.load(spec or (recipe.data if recipe else ""), preprocess=as_preprocess(wanted))
+
+
+def _parts(recipe: Recipe, *, alone: bool) -> dict[str, TrainingConfig]:
+    """What is shown, by name: the whole augmentation under no name, or each of its transforms."""
+    plan = recipe.plan
+    if plan.pil_augment is None and plan.augment is None and plan.mixing is None:
+        raise UsageError(
+            f"{recipe.name} augments nothing, so there is nothing to show. Give a set, such as augmentation=mixup, or "
+            "another recipe."
+        )
+    return transforms_alone(plan) if alone else {"": plan}
+
+
+def _pictures(
+    dataset: DataSet, split: Split, parts: Mapping[str, TrainingConfig], images: int, copies: int, seed: int
+) -> Pictures:
+    count = min(images, len(split))
+    # an image of an odd batch, or a single one, would be mixed with itself
+    batch = min(count + count % 2, len(split))
+    x = split.images(torch.arange(count))
+    labels = split.labels[:count].tolist()
+    names = [dataset.classes[label] for label in labels]
+    cells: list[list[Picture]] = []
+    for plan in parts.values():
+        made = list(augmented_examples(split, plan, batch, dataset.num_classes, steps=copies, seed=seed))
+        for row in range(count):
+            after = [
+                Picture.of(pixels[row].numpy(), note=_mixed_with(dataset, y[row], labels[row])) for pixels, y in made
+            ]
+            cells.append([Picture.of(x[row].numpy()), *after])
+    return Pictures(
+        "Augmentation",
+        "Training images before and after augmentation.",
+        cells,
+        [f"{part}: {name}" if part else name for part in parts for name in names],
+        ["original", *(f"update {step + 1}" for step in range(copies))],
+    )
+
+
+def _mixed_with(dataset: DataSet, y: Tensor, label: int) -> str:
+    """The share of the label of another class that an image was mixed with; nothing if there is none."""
+    if y.ndim == 0:
+        return ""
+    named = [(float(share), name) for share, name in zip(y, dataset.classes, strict=True)]
+    others = [f"{share:.0%} {name}" for share, name in (*named[:label], *named[label + 1 :]) if share > _SHOWN_SHARE]
+    return ", ".join(others)

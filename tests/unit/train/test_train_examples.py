@@ -1,0 +1,170 @@
+"""Pictures of augmentation: they are what a training sees, and each transform alone is what it should be."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import vitadel as vd
+from vitadel.api import augmentation as sheets
+from vitadel.core.errors import UsageError
+from vitadel.data import Split
+from vitadel.objectives import Examples, LossOutput, Objective
+from vitadel.recipes import RECIPES
+from vitadel.runs import Run
+from vitadel.train import (
+    Chain,
+    ColorJitter,
+    Erase,
+    Flip,
+    Mixing,
+    PadCrop,
+    PILAugment,
+    Trainer,
+    TrainingConfig,
+    augmented_examples,
+    transforms_alone,
+)
+
+PLAN = replace(RECIPES["digits-standard"]().plan, epochs=1, batch_size=8, warmup_epochs=0)
+PIL = PILAugment(resized_crop=False, erase=0.5)
+
+
+@pytest.fixture(scope="module")
+def split() -> Split:
+    return vd.load_data("digits[:8]").split("train")
+
+
+class Noting(Objective):
+    """Notes the images of each update, and trains nothing."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
+        assert index_B is not None
+        self.seen.append((x.clone(), y.clone(), index_B.clone()))
+        return Examples(x, y, x)
+
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
+        return LossOutput(model(examples.x).sum() * 0)
+
+    @property
+    def loss_passes(self) -> float:
+        return 3.0
+
+
+@pytest.mark.parametrize("plan", [replace(PLAN, pil_augment=PIL), replace(PLAN, augment=Chain((PadCrop(2), Erase())))])
+def test_they_are_what_a_training_sees(plan: TrainingConfig, split: Split, tmp_path: Path) -> None:
+    """The first update of a training with the same seed, image by image; its order is another."""
+    model = vd.load_model("timm:test_vit", num_classes=10, image_size=8, patch_size=2)
+    run = Run.claim(tmp_path / "run", "train", {"seed": 3}, device="cpu")
+    objective = Noting()
+    Trainer(model, objective, split, plan, run, seed=3).fit()
+    x, y, index_B = objective.seen[0]
+    ((shown, labels),) = augmented_examples(split, plan, len(x), 10, steps=1, seed=3)
+    torch.testing.assert_close(shown[index_B], x)
+    assert torch.equal(labels[index_B], y)
+    assert not torch.equal(shown, split.images(torch.arange(len(shown))))
+
+
+def test_updates_differ_and_are_the_same_again(split: Split) -> None:
+    plan = replace(PLAN, pil_augment=PIL)
+    first, second = augmented_examples(split, plan, 4, 10, steps=2)
+    assert not torch.equal(first[0], second[0])
+    assert torch.equal(list(augmented_examples(split, plan, 4, 10, steps=2))[1][0], second[0])
+
+
+def test_each_transform_alone() -> None:
+    steps = (PadCrop(), Flip(), ColorJitter(), Erase(0.1))
+    whole = replace(
+        PLAN, pil_augment=PILAugment(rand_augment="rand-m9", erase=0.25), augment=Chain(steps), mixing=Mixing(0.8, 1.0)
+    )
+    alone = transforms_alone(whole)
+    pil = ["resized crop", "flip", "color jitter", "RandAugment", "random erasing"]
+    assert list(alone) == [*pil, "PadCrop", "Flip", "ColorJitter", "Erase", "MixUp", "CutMix"]
+    off = PILAugment(resized_crop=False, flip=False, color_jitter=0.0)
+    assert alone["RandAugment"].pil_augment == replace(off, rand_augment="rand-m9")
+    assert alone["random erasing"].pil_augment == replace(off, erase=1.0)
+    assert alone["resized crop"].pil_augment == replace(off, resized_crop=True)
+    assert alone["Erase"].augment == Erase(1.0)
+    assert alone["Flip"].augment == Flip(1.0)
+    assert (alone["MixUp"].mixing, alone["CutMix"].mixing) == (Mixing(mixup=0.8), Mixing(cutmix=1.0))
+    for one in alone.values():
+        assert sum(part is not None for part in (one.pil_augment, one.augment, one.mixing)) == 1
+    assert transforms_alone(PLAN) == {}
+
+
+def test_a_flip_is_the_mirror_image_and_a_mixture_a_blend(split: Split) -> None:
+    x = split.images(torch.arange(4))
+    ((flipped, _),) = augmented_examples(split, replace(PLAN, augment=Flip(1.0)), 4, 10, steps=1)
+    assert torch.equal(flipped, x.flip(-1))
+    ((mixed, shares_BK),) = augmented_examples(split, replace(PLAN, mixing=Mixing(mixup=1.0)), 4, 10, steps=1)
+    labels = split.labels[:4]
+    assert labels[0] != labels[2]
+    share = float(shares_BK[0, labels[0]])
+    torch.testing.assert_close(mixed[0], share * x[0] + (1 - share) * x[2])
+
+
+def pixels(path: Path) -> Any:
+    return np.asarray(Image.open(path).convert("RGB")).astype(int)
+
+
+def test_the_sheet_has_a_row_per_image_and_a_column_per_copy(tmp_path: Path) -> None:
+    sizes = {}
+    for images, copies in ((2, 2), (4, 2), (2, 4)):
+        out = tmp_path / f"{images}-{copies}.png"
+        assert vd.show_data("digits[:8]", out, augmentation="erase", images=images, copies=copies) == out
+        sizes[images, copies] = pixels(out).shape[:2]
+    assert sizes[4, 2][0] > 1.8 * sizes[2, 2][0]
+    assert sizes[4, 2][1] == sizes[2, 2][1]
+    assert sizes[2, 4][1] > 1.5 * sizes[2, 2][1]
+
+
+def test_erased_pixels_have_colors_where_digits_are_gray(tmp_path: Path) -> None:
+    """Digits are gray, and so is all that crops and flips make of them; the noise of erasing is colored."""
+
+    def colored(name: str, **more: Any) -> int:
+        out = vd.show_data("digits[:8]", tmp_path / "a.png", augmentation=name, **more)
+        return int(np.ptp(pixels(out), axis=2).max())
+
+    assert colored("base") < 5  # the ink of the names is nearly gray
+    assert colored("erase", overrides={"plan.pil_augment.erase": 1.0}) > 50
+
+
+def test_by_default_every_transform_is_shown_alone(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(sheets, "write_exhibit", lambda exhibit, path: drawn.append(exhibit))
+    vd.show_data("digits[:8]", copies=2)
+    (sheet,) = drawn
+    names = ["resized crop", "flip", "RandAugment", "random erasing", "MixUp", "CutMix"]
+    assert sheet.rows == [f"{name}: {split.labels[0]}" for name in names]
+    assert sheet.columns == ["original", "update 1", "update 2"]
+    assert all(cell.note.endswith(f"% {split.labels[1]}") for cell in sheet.cells[4][1:]), "mixed with the next image"
+    assert not any(cell.note for row in sheet.cells[:4] for cell in row)
+    vd.show_data("digits[:8]", recipe="cifar10-vit-tiny-short", preprocess="squash:32", images=3)
+    assert sheet.cells[0][0].pixels.shape == (8, 8, 3)
+    assert (len(drawn[1].rows), drawn[1].cells[0][0].pixels.shape) == (3, (32, 32, 3))
+
+
+Call = Callable[[Path], object]
+MISTAKES: list[tuple[Call, str]] = [
+    (lambda out: vd.show_data(out=out), "neither a data set nor a recipe, .* Give one, such as digits"),
+    (lambda out: vd.show_data("digits", out, recipe="digits-standard"), "augments nothing, .* Give a set, such as"),
+    (lambda out: vd.show_data("digits", out, augmentation="blur"), "unknown set of augmentations 'blur'. Known: base"),
+    (lambda out: vd.show_data("digits", out.with_suffix(".jpg")), r"into a .png file, got .*\.jpg'. Write .*\.png'"),
+    (lambda out: vd.show_data("digits", out, copies=0), r"copies.* must be at least 1, got 0"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), MISTAKES)
+def test_what_cannot_be_shown_is_refused(call: Call, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        call(tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())
