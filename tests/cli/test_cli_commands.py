@@ -168,6 +168,20 @@ def test_data_describe_and_check(vitadel: Command, tmp_path: Path) -> None:
     assert "broken.png" in err
 
 
+def test_data_show_draws_a_file(vitadel: Command, tmp_path: Path) -> None:
+    words = ("data", "show", "digits[:8]", "--copies", "1", "--images", "2", "--out")
+    code, out, _ = vitadel(*words, tmp_path / "a.png", "--augmentation", "mixup", "--json")
+    assert (code, json.loads(out)) == (0, {"file": str(tmp_path / "a.png")})
+    first = (tmp_path / "a.png").read_bytes()
+    assert first.startswith(b"\x89PNG")
+    vitadel(*words, tmp_path / "b.png", "--augmentation", "mixup")
+    vitadel(*words, tmp_path / "c.png", "--augmentation", "mixup", "--seed", "1")
+    assert (tmp_path / "b.png").read_bytes() == first != (tmp_path / "c.png").read_bytes()
+    code, _, err = vitadel(*words, tmp_path / "d.png", "--recipe", "digits-standard")
+    assert code == 2
+    assert "digits-standard augments nothing, so there is nothing to show. Give a set" in err
+
+
 def test_progress_bars_appear_on_a_terminal(
     vitadel: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

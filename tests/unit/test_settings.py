@@ -36,7 +36,7 @@ RECORDS = {
     "evaluate": "Context ImageFiles Measure Search TableWriter",
     "models": "Cost Geometry Layer",
     "objectives": "TrainingTime",
-    "recipes": "AugmentationSet PublishedAccuracy PublishedSweep",
+    "recipes": "AugmentationSet PublishedAccuracy PublishedSweep SmallScale",
     "shifts": "CorruptionKind",
     "threats": "Threat WindowPatterns",
     "train": "AugmentedImages BatchIndex Loader MixParameters Nvml TrainState",

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext, goal_per_target
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.flags import Flag
-from vitadel.core.numeric import Count, Range, check_ranges
+from vitadel.core.numeric import Count, Range
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import dlr, logit_difference, margin, targeted_dlr
 from vitadel.threats import Threat, per_image, with_eps
@@ -67,9 +67,6 @@ class APGD(IterativeAttack):
     targets: Annotated[int, Range(ge=0, hint="0 attacks without targets.")] = 0
     eot_samples: Count = 1
     use_larger_eps: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def num_steps(self, threat: Threat) -> int:
         # a step evaluates the model first, so the last iterate needs one more; so does each phase

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.numeric import Count, NonNegative, check_ranges
+from vitadel.core.numeric import Count, NonNegative
 from vitadel.goals import require_untargeted
 from vitadel.losses import margin
 from vitadel.threats import Threat, per_image
@@ -41,9 +41,6 @@ class GAMA(IterativeAttack):
     steps: Count = 100
     restarts: Count = 1
     guidance_weight: NonNegative = 50.0
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     @property
     def has_own_objective(self) -> bool:

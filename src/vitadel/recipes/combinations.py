@@ -10,7 +10,7 @@ from vitadel import data
 from vitadel.core.errors import UsageError
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.evaluate import AttackSuite, Suite
-from vitadel.evaluate.suites.base import threat_needed
+from vitadel.evaluate.context import threat_needed
 from vitadel.recipes.axes import Axis, Value
 from vitadel.recipes.columns import OWN_IMAGES, Column, TestImages
 from vitadel.recipes.overrides import override
