@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
+from vitadel.core.device import is_compiled
 from vitadel.core.errors import UsageError
 from vitadel.models import Layer, Model, family_of
-from vitadel.models.taps import is_compiled
 
 Read = TypeVar("Read")
 

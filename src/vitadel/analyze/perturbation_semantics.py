@@ -56,6 +56,8 @@ class PerturbationSemantics:
         gray: Whether the perturbation loses its colors.
     """
 
+    former_names: ClassVar[dict[str, str]] = {"grey": "gray"}
+
     title: ClassVar[str] = "Perturbations classified by other models"
     about: ClassVar[str] = "perturbations classified by other models, with shuffled labels as the control"
     needs_threat: ClassVar[bool] = True

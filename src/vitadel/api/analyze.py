@@ -16,7 +16,7 @@ from vitadel.api.results import ShortTable, without_arrays
 from vitadel.attacks import Engine
 from vitadel.attacks.parsing import notation
 from vitadel.core.errors import UsageError, short_repr, spelled, unknown_name_error
-from vitadel.core.numeric import Count, check_number, check_seed
+from vitadel.core.numeric import Count, check_number, check_ranges, check_seed
 from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import split_name, with_settings
 from vitadel.data import DataSet, Preprocess, refuse_empty
@@ -141,6 +141,7 @@ def as_study(study: str | Study) -> Study:
             f"Write {instead}."
         )
     if not isinstance(study, str):
+        check_ranges(study)
         return study
     given, settings = split_name(study)
     name = FORMER_STUDY_NAMES.get(given, given)

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.numeric import Count, Range, check_ranges
+from vitadel.core.numeric import Count, Range
 from vitadel.goals import Goal, Toward, require_untargeted
 from vitadel.losses import logit_difference
 from vitadel.threats import Threat, per_image
@@ -54,9 +54,6 @@ class FAB(IterativeAttack):
     restarts: Count = 1
     targets: Annotated[int, Range(ge=0, hint="0 attacks all classes at once.")] = 0
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
     def num_steps(self, threat: Threat) -> int:
         return self.steps + 1  # a step evaluates the model first, so the last iterate needs one more
 
@@ -72,7 +69,9 @@ class FAB(IterativeAttack):
         return IterativeAttack.branch_goals(self, require_untargeted(goal, "FAB"), others_BT, num_classes)
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
-        x = torch.where(per_image(ctx.restart_B == 0, ctx.x0), ctx.x0, _random_at_half_eps(ctx))
+        x = ctx.x0
+        if self.restarts > 1:  # the first start is the image itself
+            x = torch.where(per_image(ctx.restart_B == 0, x), x, _random_at_half_eps(ctx))
         infinite_B = torch.full((len(x),), torch.inf, device=x.device, dtype=x.dtype)
         return {"x": x, "best": ctx.x0, "best_distance": infinite_B}
 

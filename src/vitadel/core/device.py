@@ -27,3 +27,9 @@ def refuse_meta(model: object) -> None:
         raise UsageError(
             "the model has weights on the meta device, which have no values. Make it outside torch.device('meta')."
         )
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether calls of this module run compiled code."""
+    # isinstance would import the whole compiler
+    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None

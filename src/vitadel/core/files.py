@@ -12,8 +12,12 @@ import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from vitadel.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # the last key of every JSON file: a hash of all before it
 _HASH = "sha256"
@@ -52,6 +56,17 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     finally:
         with contextlib.suppress(OSError):  # the error above says more
             temporary.unlink(missing_ok=True)
+
+
+def write_npz(path: Path, arrays: Mapping[str, "NDArray[Any]"]) -> None:
+    """Write a compressed NumPy archive."""
+    import numpy as np
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as handle:
+            np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
+
+    write_atomically(path, write)
 
 
 def is_unfinished(path: Path) -> bool:

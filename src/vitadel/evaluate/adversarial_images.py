@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitadel.core.errors import UsageError, spelled
-from vitadel.core.files import write_atomically
+from vitadel.core.files import write_atomically, write_npz
 from vitadel.evaluate.context import Context, logits
 from vitadel.evaluate.images import Images
 from vitadel.evaluate.store import ResultStore, Row
@@ -70,7 +70,7 @@ class ImageFiles:
             "exact_rows": index[~same_B].numpy(),
             "exact_deltas": delta[~same_B].numpy(),
         }
-        _write_arrays(folder / f"{int(index[0]):09d}.npz", arrays)
+        write_npz(folder / f"{int(index[0]):09d}.npz", arrays)
 
 
 def copy_from(smaller: ResultStore | None, store: ResultStore) -> None:
@@ -153,14 +153,6 @@ def _read_attempt(folder: Path, index: int, like: Tensor) -> Tensor | None:
     if x is None or x.shape != like.shape:
         raise UsageError(f"{path} holds no image of these data. {remedy}")
     return x
-
-
-def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as handle:
-            np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
-
-    write_atomically(path, write)
 
 
 def _link(file: Path, name: Path) -> None:

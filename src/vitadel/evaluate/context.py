@@ -28,7 +28,7 @@ from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import as_logits, in_own_precision
 from vitadel.core.device import device_of
 from vitadel.core.distributed import Ranks
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, spelled
 from vitadel.core.files import parse_json
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_seed
@@ -44,6 +44,12 @@ from vitadel.threats import Threat
 _VALUES, _IMAGES = 40_000_000, 4096
 # the table of the flags
 FLAGS = "flags"
+
+
+def threat_needed(suite: str = "") -> UsageError:
+    """The error for a suite, or another work, that attacks, and no threat to attack within."""
+    what = f"suite {suite!r} attacks, so it" if suite else "an attack"
+    return UsageError(f"{what} needs a threat. Write {spelled('threat', 'linf:8/255')}.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +114,7 @@ class Context:
     def required_threat(self) -> Threat:
         """The threat model; refused if there is none."""
         if self.threat is None:
-            raise UsageError("an attack needs a threat. Write for example threat=Linf(8/255).")
+            raise threat_needed()
         return self.threat
 
     @cached_property

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vitadel.attacks.isolation import SavedBuffers, isolated
 from vitadel.attacks.oracle import in_own_precision
 from vitadel.core.flags import Flag
+from vitadel.threats import per_image
 
 # float32 softmax outputs sum to one within this, half-precision ones too; logits practically never do
 _SUM_TOLERANCE = 4e-3
@@ -97,7 +98,7 @@ def _gradient_error(model: nn.Module, x: Tensor, grad: Tensor, top_B: Tensor) ->
     nonzero_B = norm_B > 0
     if not bool(nonzero_B.any()):
         return 0.0, 0
-    direction = grad / norm_B.clamp_min(1e-30).view(-1, *(1 for _ in x.shape[1:]))
+    direction = grad / per_image(norm_B.clamp_min(1e-30), x)
     least = float("inf")
     for step in _STEPS:
         points = (x + step * direction, x - step * direction)

@@ -39,16 +39,15 @@ def validation_scores(
     """
     engine = Engine(batch_size=batch, cuda_graph=False, precision="float32")
     ctx = Context(model, split, threat=threat, seed=seed, engine=engine)
-    attacks = () if attack is None else (NamedAttack("robust", attack),)
-    correct = record_clean_predictions(ctx, attacks)
+    named = None if attack is None else NamedAttack("robust", attack)
+    correct = record_clean_predictions(ctx, () if named is None else (named,))
     scores = {"clean": len(correct) / len(split)}
-    if attack is None or threat is None:
+    if named is None or threat is None:
         return scores
     counts, stepped = _one_step_away(ctx)
     scores |= {name: count / len(split) for name, count in counts.items()}
-    robust = [image for image in correct if image in stepped]
-    for one in attacks:
-        robust = fill_attack_table(AttackRunner(ctx, engine), one, robust)
+    left = [image for image in correct if image in stepped]
+    robust = fill_attack_table(AttackRunner(ctx, engine), named, left)
     return {**scores, "robust": len(robust) / len(split)}
 
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch._compile import _disable_dynamo
 
+from vitadel.core.device import is_compiled
 from vitadel.core.errors import UsageError
 from vitadel.models.families import family_of
-from vitadel.models.taps import Taps, is_compiled
+from vitadel.models.taps import Taps
 
 ATTENTION, ATTACK, SEARCH_RECORD = "attention_scales", "attack_scales", "scaling_record"
 # the buffer of the factor of the logits, by the buffer of the attentions' factors it goes with

@@ -80,6 +80,10 @@ class Model(nn.Module):
         timms = getattr(self.net, "pretrained_cfg", None) or {}
         return self.spec.image_size if self.spec.patch_size is not None or timms.get("fixed_input_size") else None
 
+    def normalized(self, x: Tensor) -> Tensor:
+        """Images with pixels in [0, 1] as the network takes them."""
+        return x if self.normalization.is_identity else (x - self.mean) / self.std
+
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, K] of images [B, 3, H, W] with pixels in [0, 1]."""
         if x.ndim != 4 or x.shape[1] != self.mean.shape[1]:
@@ -93,9 +97,7 @@ class Model(nn.Module):
                 f"the model takes {size} x {size} images, got {x.shape[-2]} x {x.shape[-1]}. "
                 f"Load the data at {size}, or the model with image_size={x.shape[-1]}."
             )
-        return attention_scales.scaled_logits(
-            self.net, self.taps, x if self.normalization.is_identity else (x - self.mean) / self.std
-        )
+        return attention_scales.scaled_logits(self.net, self.taps, self.normalized(x))
 
 
 def describe_model(model: Model, name: str) -> dict[str, object]:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from vitadel.core.device import is_compiled
 from vitadel.core.errors import UsageError
 from vitadel.models.attention import AttentionMode
 from vitadel.models.families import family_of
@@ -380,9 +381,3 @@ def _matching(pattern: str, known: Sequence[str], kind: str) -> list[str]:
         shown = f"{', '.join(names[:8])}, ..." if names else "none: its family has no blocks Vitadel supports"
         raise UsageError(f"no {kind} matches {pattern!r}. This model has {len(names)}: {shown}")
     return matches
-
-
-def is_compiled(module: nn.Module) -> bool:
-    """Whether calls of this module run compiled code."""
-    # isinstance would import the whole compiler
-    return type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None

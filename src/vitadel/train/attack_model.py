@@ -26,7 +26,7 @@ class AttackModel(nn.Module):
 
     def __init__(self, model: Model, compile: Compile = Compile.OFF, *, cuda_graphs: bool = False) -> None:
         super().__init__()
-        self.mean, self.std = model.mean, model.std
+        self._normalized = model.normalized  # no module of this one, whose parameters are the copy's alone
         self.net = copy.deepcopy(model.net).to(torch.bfloat16).eval().requires_grad_(False)
         self.taps = Taps(self, self.net)
         if not attention_scales.has_factors(model.net):
@@ -45,7 +45,7 @@ class AttackModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            pixels = ((x - self.mean) / self.std).to(torch.bfloat16)
+            pixels = self._normalized(x).to(torch.bfloat16)
             return self._forward(pixels).float()
 
     def _forward(self, pixels: Tensor) -> Tensor:

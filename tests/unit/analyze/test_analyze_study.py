@@ -62,7 +62,7 @@ def test_a_study_measures_and_summarizes(confidence: Any, x: Tensor) -> None:
     assert "threat" not in result
     assert study(Brightness(), x, Y, confidence(top=2))["mean"] == pytest.approx(1)
     with pytest.raises(UsageError, match=r"Confidence\.top must be at least 1"):
-        confidence(top=0)
+        study(Brightness(), x, Y, confidence(top=0))
 
 
 def test_an_interrupted_study_resumes_at_the_next_image(confidence: Any, x: Tensor, tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
     with pytest.raises(UsageError, match="the set of images is empty, so there is nothing to study. Choose"):
         run_study(STUDIES["lesion"](), Context(Brightness(), empty, data))
     ctx = replace(tensor_context(Brightness(), x, Y), threat=None)
-    with pytest.raises(UsageError, match=r"an attack needs a threat\. Write for example"):
+    with pytest.raises(UsageError, match=r"an attack needs a threat\. Write threat="):
         run_study(STUDIES["saliency"](), ctx)
 
 

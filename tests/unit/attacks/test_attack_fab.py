@@ -170,7 +170,7 @@ def test_later_restarts_start_at_half_the_radius(norm: str) -> None:
     x = FAB(restarts=3).start(Oracle(lambda x: x), items)["x"]
     expected_B = 0.15 * (restart_B > 0).double()
     torch.testing.assert_close(threat.distance(x, x0), expected_B, rtol=1e-9, atol=1e-12)
-    dark = FAB().start(Oracle(lambda x: x), replace(items, x0=torch.zeros_like(x0)))["x"]
+    dark = FAB(restarts=3).start(Oracle(lambda x: x), replace(items, x0=torch.zeros_like(x0)))["x"]
     torch.testing.assert_close(dark, (x - x0).clamp_min(0))
     assert FAB(restarts=3).restarts == 3
 

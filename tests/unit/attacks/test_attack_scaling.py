@@ -269,6 +269,9 @@ def test_compiled_models_without_taps_are_refused() -> None:
     model, (x, y) = network(), images(2)
     with pytest.raises(UsageError, match="compiled code does not see them. Give the model itself"):
         maximize_factors(torch.compile(model, backend="eager"), x, y, Scaling())
+    model.net.compile(backend="eager")  # in place: the class of the model is still its own
+    with pytest.raises(UsageError, match="compiled code does not see them. Give the model itself"):
+        maximize_factors(model, x, y, Scaling())
 
 
 @pytest.mark.parametrize(

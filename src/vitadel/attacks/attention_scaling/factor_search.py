@@ -38,6 +38,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -96,6 +97,8 @@ class Scaling:
         split: The images on which a suite of attacks searches: of "train", the training images of the data set, where
             it has some; or the "evaluated" ones, which the result then says.
     """
+
+    former_names: ClassVar[dict[str, str]] = {"batch": "batch_size", "held": "trial_images", "probe": "trial_attack"}
 
     loss: str = "features"
     distance: str = "unit"

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from vitadel.core.device import is_compiled
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 
@@ -79,7 +80,7 @@ def require_taps(model: object) -> HasTaps:
             f"attention is scaled through a model's taps, and this {type(model).__name__} has none. "
             "Load it with vitadel.models.load, or give its network to vitadel.models.wrap."
         )
-    if type(model).__name__ == "OptimizedModule":  # naming the class would import the whole compiler
+    if any(is_compiled(module) for module in model.modules()) and model.taps.attentions():
         raise UsageError(
             "attention is scaled through taps, and compiled code does not see them. Give the model itself."
         )

@@ -266,7 +266,8 @@ class ContinuousBatch:
             slot = self._slot(number)
             slot.steps, slot.zero_gradients = slot.steps + sum(step[number]), slot.zero_gradients + sum(zeros[number])
         again = [number for number in finished if self._slot(number).restart + 1 < self.attack.restarts]
-        robust = [number for number in finished if number not in set(again)]
+        restarting = set(again)
+        robust = [number for number in finished if number not in restarting]
         results = self._results(broken) + self._results(dict.fromkeys(robust, (0, -1)))
         self._restart(again)
         self._free([*broken, *robust])

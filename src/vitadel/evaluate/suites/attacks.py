@@ -33,7 +33,7 @@ from vitadel.evaluate.attention_scaling import (
     search_flags,
     with_scaled,
 )
-from vitadel.evaluate.context import FLAGS, Context, without_caller_modes
+from vitadel.evaluate.context import FLAGS, Context, threat_needed, without_caller_modes
 from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.search import (
     CLEAN,
@@ -44,7 +44,7 @@ from vitadel.evaluate.search import (
     record_clean_predictions,
 )
 from vitadel.evaluate.store import ResultStore, Row
-from vitadel.evaluate.suites.base import Suite, run_suite, threat_needed
+from vitadel.evaluate.suites.base import Suite, run_suite
 from vitadel.losses import margin
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, AttackRecord, SuiteRecord, ThreatRecord
 from vitadel.threats import Threat, check_size, with_eps

@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from vitadel.core.distributed import Ranks
-from vitadel.core.errors import UsageError, spelled
 from vitadel.core.flags import Flag
-from vitadel.core.stats import Accuracy
+from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet
 from vitadel.evaluate.context import Context
 from vitadel.evaluate.images import skipped_flags
@@ -62,11 +61,6 @@ class Suite(Protocol):
         """The numbers from full tables; one process."""
 
 
-def threat_needed(suite: str) -> UsageError:
-    """The error for a suite that attacks, and no threat to attack within."""
-    return UsageError(f"suite {suite!r} attacks, so it needs a threat. Write {spelled('threat', 'linf:8/255')}.")
-
-
 def run_suite(suite: Suite, ctx: Context) -> SuiteRecord:
     """Carry out a suite and keep its rows and its record in the context's store; a finished one is only read.
 
@@ -94,7 +88,7 @@ def suite_record(
     ctx: Context,
     *,
     tables: Sequence[str],
-    clean: Accuracy | None,
+    clean: Accuracy | Sequence[float] | None,
     measures: Sequence[Measure],
     sentence: str,
     conventions: Mapping[str, object] = MappingProxyType({}),
@@ -108,7 +102,7 @@ def suite_record(
         suite: The suite.
         ctx: Its context.
         tables: The tables it filled, whose times are added up.
-        clean: Accuracy before any perturbation; None where labels do not apply.
+        clean: Accuracy before any perturbation, or whether each image is correct; None where labels do not apply.
         measures: The numbers, one of them the main one.
         sentence: The main finding.
         conventions: What else determines the numbers; preprocessing and seed are added.
@@ -121,7 +115,7 @@ def suite_record(
         ctx.name or suite.name,
         suite.name,
         len(ctx.images),
-        clean=clean,
+        clean=clean if clean is None or isinstance(clean, Accuracy) else accuracy_of(clean),
         threat=None if threat is None else ThreatRecord.of(str(threat), threat.eps),
         robust=None,
         attacks=(),
