@@ -91,7 +91,7 @@ def test_a_shortened_warmup_is_not_reported_before_a_refusal(vitadel: Command, t
     run = ("--run", tmp_path / "run")
     words = ("digits-standard", "--set", "plan.epochs=1", "--data", "digits[:8]")
     assert "is no model" in mistake(vitadel("train", *words, "--set", "model.start=nowhere.safetensors", *run))
-    assert "too large a number" in mistake(vitadel("sweep", *words, "--axis", "plan.clip_norm=1,1e400", *run))
+    assert "too large a number" in mistake(vitadel("sweep", *words, "--axis", "plan.clip_grad=1,1e400", *run))
     assert not (tmp_path / "run").exists()
 
 
@@ -262,7 +262,10 @@ def test_commands_have_exactly_these_options() -> None:
     assert {name: [o for o in options if o != "--help"] for name, options in result.items()} == {
         "demo": ["--json", "--out"],
         "train": ["--data", "--json", "--run", "--set"],
-        "sweep": ["--axis", "--data", "--json", "--run", "--set", "--suite", "--threat"],
+        "sweep": sorted(
+            ["--attack", "--axis", "--data", "--json", "--model", "--run", "--set", "--small", "--suite", "--test-data"]
+            + ["--threat"]
+        ),
         "sweeps": ["--json"],
         "attack": sorted([*judge, "--attack", "--scaling", "--skip-unreadable"]),
         "evaluate": sorted([*judge, "--scaling", "--skip-unreadable", "--suite"]),
