@@ -143,7 +143,7 @@ def test_tagged_architectures_use_the_configuration_of_the_tag() -> None:
     [
         ({"dept": 2}, "unknown option of timm:test_vit 'dept'. Did you mean 'depth'"),
         ({"num_heads": 7}, "timm cannot build test_vit with .*num_heads=7: .*divisible"),
-        ({"img_size": 32}, "img_size of timm:test_vit is no option. Say image_size=32 instead"),
+        ({"img_size": 32}, "img_size of timm:test_vit is not an option. Say image_size=32 instead"),
         ({"in_chans": 1}, "images have 3 channels here, got in_chans=1. Leave it out"),
     ],
 )
