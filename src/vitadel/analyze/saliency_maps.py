@@ -78,8 +78,8 @@ class SaliencyMaps:
             cells = _cells(self.model, seen.features, x)
             if cells is None or (seen.features.ndim == 4 and _inside_attention(_net(self.model), self.layer)):
                 raise UsageError(
-                    f"the layer {self.layer} gives {list(seen.features.shape)} for {len(x)} images, which is not a map of "
-                    "each. Name another: layer=NAME."
+                    f"the layer {self.layer} gives {list(seen.features.shape)} for {len(x)} images, which is not a map "
+                    "of each. Name another: layer=NAME."
                 )
             return eigencam(cells.flatten(1, 2), center=self.center).unflatten(1, cells.shape[1:3])
         height, width = _grid(self.model, x)

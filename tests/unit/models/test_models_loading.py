@@ -123,7 +123,7 @@ def test_the_seed_determines_the_weights_and_generators_are_unchanged() -> None:
         ("timm:test_vit@", r"no file follows the @ in 'timm:test_vit@'\. Write timm:test_vit@FILE"),
         ("vitadel:wrn28_1", r"unknown model 'vitadel:wrn28_1'\. Did you mean 'vitadel:wrn28_10'"),
         ("zoo:nothing_like_it", r"unknown zoo model 'zoo:nothing_like_it'"),
-        ("no/such/thing", r"'no/such/thing' is no model: .* Give a run folder, a checkpoint, zoo:NAME or timm:NAME"),
+        ("no/such/thing", r"'no/such/thing' is not a model: .* Give a run folder, a checkpoint, zoo:NAME or timm:NAME"),
     ],
 )
 def test_unknown_names_are_answered_with_similar_ones(name: str, message: str) -> None:
