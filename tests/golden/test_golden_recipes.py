@@ -4,12 +4,15 @@ Record anew with `python tests/golden/test_golden_recipes.py` after an intended 
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from vitadel.api.sweep import as_sweep
 from vitadel.recipes import RECIPES, Recipe, leaves
+from vitadel.recipes.columns import Column
+from vitadel.recipes.published import PublishedSweep
 from vitadel.recipes.published_tables import SWEEPS
 
 RECORD = Path(__file__).with_name("recipes.json")
@@ -27,14 +30,25 @@ def of_recipe(name: str) -> dict[str, str]:
 
 def of_table(name: str) -> dict[str, object]:
     """Per row the printed numbers, and how its recipe differs from the one that the table is about."""
-    table, common = SWEEPS[name], chosen(RECIPES[SWEEPS[name].recipe]())
+    table = SWEEPS[name]
+    common = chosen(RECIPES[table.recipe]()) if table.recipe else {}
     rows: dict[str, object] = {}
     for member in as_sweep(name).combinations():
-        values, numbers = chosen(member.recipe), table.rows[member.labels]
+        values, numbers = (
+            chosen(member.recipe) if member.trained else {"model": member.model},
+            table.rows[member.labels],
+        )
         changed = {path: values.get(path) for path in {**common, **values} if values.get(path) != common.get(path)}
         printed = [numbers.clean, numbers.robust, numbers.standard_clean, *numbers.others.values()]
-        rows[" ".join(member.labels)] = [*printed, changed]
+        rows[" ".join(member.labels)] = [*printed, *of_columns(member.columns, table), changed]
     return {"recipe": table.recipe, "threat": table.threat, "attack": table.attack, "rows": rows}
+
+
+def of_columns(columns: Sequence[Column], table: PublishedSweep) -> list[str]:
+    """The evaluations of a row that has its own."""
+    if columns == table.columns:
+        return []
+    return [" ".join(map(str, (one.name, one.evaluation, one.scaling, one.rescaled, one.measure))) for one in columns]
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -15,7 +15,7 @@ LAYERS = [
     {"attacks"},
     {"objectives"},
     {"train", "evaluate"},
-    {"analyze", "recipes", "report", "jobs"},
+    {"analyze", "recipes", "report"},
     {"api"},
     {"cli"},
 ]

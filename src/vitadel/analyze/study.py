@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitadel.attacks import Engine
 from vitadel.core.distributed import Ranks
 from vitadel.core.files import write_json
+from vitadel.core.numeric import check_ranges
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.data import refuse_empty
 from vitadel.evaluate.context import Context, without_caller_modes
@@ -94,6 +95,7 @@ def study(
     Example:
         >>> study(model, x, y, Saliency(steps=20), threat="linf:4/255")["summary"]
     """
+    check_ranges(settings)
     settings.refuse(model)
     ctx = tensor_context(model, x, y, threat, seed=seed, batch_size=batch_size, progress=progress)
     return run_study(settings, ctx).to_json()
@@ -110,8 +112,8 @@ def tensor_context(
     progress: ProgressCallback = silent,
 ) -> Context:
     """The context of a study of images in memory, with its results in memory."""
-    engine, radius = Engine(batch_size=batch_size, precision="float32"), as_threat(threat)
-    return Context(model, TensorImages(x, y), threat=radius, seed=seed, engine=engine, progress=progress)
+    engine = Engine(batch_size=batch_size, precision="float32")
+    return Context(model, TensorImages(x, y), threat=as_threat(threat), seed=seed, engine=engine, progress=progress)
 
 
 def map_chunks(

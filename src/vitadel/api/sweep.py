@@ -23,8 +23,8 @@ from vitadel.recipes.columns import Column, Evaluation
 from vitadel.recipes.published import PublishedSweep
 from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
 from vitadel.recipes.scale import scale_differences
-from vitadel.recipes.small import small_scale
-from vitadel.recipes.sweep import AXES, Axis, Sweep, run_sweep
+from vitadel.recipes.small import SmallScale, small_scale
+from vitadel.recipes.sweep import AXES, Axis, Sweep, Value, run_sweep
 from vitadel.runs.schema import ColumnRecord, CombinationRecord, SuiteRecord, SweepRecord
 from vitadel.threats import Threat
 
@@ -141,9 +141,10 @@ def _score(row: CombinationRecord, part: str, kind: str) -> Accuracy | float | N
 
 
 def sweep(
-    recipe: str | Recipe | Sweep,
+    recipe: str | Recipe | Sweep | None,
     run: str | Path,
     *,
+    models: Mapping[str, str] | Sequence[str] = (),
     axes: Mapping[str, Sequence[object]] | Sequence[str | Axis] = (),
     overrides: Mapping[str, object] | Sequence[str] = (),
     data: str | None = None,
@@ -158,8 +159,11 @@ def sweep(
     """Train every combination of some settings and tabulate the results; the same call resumes.
 
     Args:
-        recipe: A name from `vitadel recipes`, a published table from `vitadel sweeps`, a `Recipe` or a `Sweep`.
+        recipe: A name from `vitadel recipes`, a published table from `vitadel sweeps`, a `Recipe` or a `Sweep`; None to
+            evaluate `models` alone.
         run: The run folder; every combination is a run folder in it.
+        models: Existing models that are evaluated in place of trained ones: `{"label": "MODEL"}` or
+            `["LABEL=MODEL", "MODEL"]`. With the label of a row of a table, it is that row; other rows are left out.
         axes: What is varied: `{"plan.epochs": [10, 20]}` or `["plan.epochs=10,20"]`.
         overrides: Settings to change in all combinations.
         data: A data set in place of the recipe's.
@@ -190,6 +194,7 @@ def sweep(
             recipe,
             axes,
             overrides,
+            models=models,
             data=data,
             test_data=test_data,
             attack=attack,
@@ -217,10 +222,11 @@ def sweep(
 
 
 def as_sweep(
-    recipe: str | Recipe,
+    recipe: str | Recipe | None,
     axes: Mapping[str, Sequence[object]] | Sequence[str | Axis] = (),
     overrides: Mapping[str, object] | Sequence[str] = (),
     *,
+    models: Mapping[str, str] | Sequence[str] = (),
     data: str | None = None,
     test_data: str | Sequence[str] = (),
     attack: "str | Attack | NamedAttack | Sequence[str | Attack | NamedAttack]" = (),
@@ -232,41 +238,84 @@ def as_sweep(
     published = SWEEPS.get(FORMER_NAMES.get(recipe, recipe)) if isinstance(recipe, str) else None
     if published is None and isinstance(recipe, str) and recipe not in RECIPES:
         raise unknown_name_error("recipe", recipe, {**RECIPES, **SWEEPS})
+    name = published.recipe if published else recipe
+    base = as_recipe(name) if name else None
     given = _axes(axes, published.axes if published else ())
+    varied = _replaced(published.axes, given) if published else given
+    if models:
+        varied = _with_models(varied, models, published)
     columns = _columns(attack, suite, published)
-    base = as_recipe(published.recipe if published else recipe)
-    attacks = any(column.suite.needs_threat for column in columns)
+    own = _settings(overrides)
+    at = _small(data, base, recipe) if small else None
+    images = [test_data] if isinstance(test_data, str) else list(test_data)
+    evaluated = [column for values in varied for value in values.values for column in value.columns] or columns
+    attacks = any(column.suite.needs_threat for column in evaluated)
     default = DEFAULT_THREAT if attacks else None  # as `evaluate` has it
     radius = threat or (published.threat if published else None) or default
-    own = _settings(overrides)
-    at = small_scale(data, base) if small else None
-    scale = (
-        ()
-        if published is None
-        else scale_differences(
-            published,
-            published_data=base.data,
-            settings=own,
-            data=None if small else data,  # which the label of the row says
-            threat=None if threat is None else str(threats.as_threat(threat)),
-            columns=columns,
-        )
-    )
-    images = [test_data] if isinstance(test_data, str) else list(test_data)
     settings = published.settings if published else ()
     return Sweep(
         base,
-        tuple(_replaced(published.axes, given) if published else given),
+        tuple(varied),
         settings if at else (*settings, *own),
         at.data if at else data,
         at.columns(columns) if at else columns,
-        threats.as_threat(radius) if radius and columns else None,
+        threats.as_threat(radius) if radius and evaluated else None,
         published,
         tuple(at.test_data(images) if at else images),
-        scale,
+        _scale(published, base, own, None if small else data, threat, columns) if published else (),
         at,
         tuple(own) if at else (),
     )
+
+
+def _small(data: str | None, base: Recipe | None, name: "str | Recipe | None") -> SmallScale:
+    if base is None:
+        raise UsageError(f"--small trains small models, and {name or 'a sweep of models'} trains none. Leave it out.")
+    return small_scale(data, base)
+
+
+def _scale(
+    published: PublishedSweep,
+    base: Recipe | None,
+    own: Sequence[str],
+    data: str | None,
+    threat: "str | Threat | None",
+    columns: Sequence[Column],
+) -> tuple[str, ...]:
+    return scale_differences(
+        published,
+        published_data=base.data if base else "imagenet:",
+        settings=own,
+        data=data,
+        threat=None if threat is None else str(threats.as_threat(threat)),
+        columns=columns,
+    )
+
+
+def _with_models(
+    varied: Sequence[Axis], models: Mapping[str, str] | Sequence[str], published: PublishedSweep | None
+) -> list[Axis]:
+    """Existing models in place of what is trained: rows of a table by their labels, others as they are called."""
+    pairs = list(models.items()) if isinstance(models, Mapping) else [_labeled(one) for one in models]
+    trained = [axis for axis in varied if axis.makes_models]
+    if len(trained) > 1:
+        names = " and ".join(axis.name for axis in trained)
+        raise UsageError(f"--model stands for the values of one axis, got {names}. Leave one of the axes out.")
+    evaluated = [axis for axis in varied if not axis.makes_models]
+    values = {value.label: value for axis in trained for value in axis.values}
+    made = [
+        dataclasses.replace(values.get(label, Value(label)), settings=(), change=None, recipe=None, model=model)
+        for label, model in pairs
+    ]
+    return [Axis(trained[0].name if trained else "model", tuple(made)), *evaluated]
+
+
+def _labeled(text: str) -> tuple[str, str]:
+    """`LABEL=MODEL`, or a model that is called as it is written."""
+    label, equals, model = text.partition("=")
+    if equals and not (label and model):
+        raise UsageError(f"cannot read --model {text!r}. Write MODEL or LABEL=MODEL.")
+    return (label, model) if equals else (text, text)
 
 
 def _columns(

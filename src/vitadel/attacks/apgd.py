@@ -6,7 +6,7 @@ Shape letters: B items (an image, or an image and a target class), K classes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch import Tensor
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext, goal_per_target
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.flags import Flag
-from vitadel.core.numeric import Count, Range, check_ranges
+from vitadel.core.numeric import Count, Range
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import dlr, logit_difference, margin, targeted_dlr
 from vitadel.threats import Threat, per_image, with_eps
@@ -62,14 +62,13 @@ class APGD(IterativeAttack):
         >>> result = APGD(targets=9)(model, x, y, "linf:8/255")  # APGD-T
     """
 
+    former_names: ClassVar[dict[str, str]] = {"draws": "eot_samples", "wide_start": "use_larger_eps"}
+
     steps: Count = 100
     restarts: Count = 1
     targets: Annotated[int, Range(ge=0, hint="0 attacks without targets.")] = 0
     eot_samples: Count = 1
     use_larger_eps: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def num_steps(self, threat: Threat) -> int:
         # a step evaluates the model first, so the last iterate needs one more; so does each phase

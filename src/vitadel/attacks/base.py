@@ -17,7 +17,7 @@ from vitadel.attacks.oracle import CountingOracle, Model, Oracle, zero_gradient_
 from vitadel.attacks.result import AttackResult
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
-from vitadel.core.numeric import check_seed, pixel_text
+from vitadel.core.numeric import check_ranges, check_seed, pixel_text
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Labels, as_goal
 from vitadel.losses import Loss, cross_entropy
@@ -78,6 +78,10 @@ class Attack(ABC):
         if holds_model or foreign:
             raise UsageError(_suggested_call(cls.__name__, known, foreign, settings, holds_model=holds_model))
         return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside the ranges that their annotations declare."""
+        check_ranges(self)
 
     @abstractmethod
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:

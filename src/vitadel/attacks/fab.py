@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.numeric import Count, Range, check_ranges
+from vitadel.core.numeric import Count, Range
 from vitadel.goals import Goal, Toward, require_untargeted
 from vitadel.losses import logit_difference
 from vitadel.threats import Threat, per_image
@@ -54,9 +54,6 @@ class FAB(IterativeAttack):
     restarts: Count = 1
     targets: Annotated[int, Range(ge=0, hint="0 attacks all classes at once.")] = 0
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
-
     def num_steps(self, threat: Threat) -> int:
         return self.steps + 1  # a step evaluates the model first, so the last iterate needs one more
 
@@ -92,7 +89,7 @@ class FAB(IterativeAttack):
 
 
 def _between_projections(x: Tensor, x0: Tensor, normal: Tensor, difference_B: Tensor, threat: Threat) -> Tensor:
-    """Towards the hyperplane where the linearized logit difference is zero, and a little towards the image."""
+    """Toward the hyperplane where the linearized logit difference is zero, and a little toward the image."""
     offset_B = (normal.flatten(1) * x.flatten(1)).sum(1) - difference_B
     both = threat.project_on_hyperplane(
         torch.cat([x, x0]), torch.cat([normal, normal]), torch.cat([offset_B, offset_B])
@@ -127,7 +124,7 @@ def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> t
         nearest_difference_B = torch.where(nearer_B, difference_B, nearest_difference_B)
         normal = torch.where(per_image(nearer_B, x), grad, normal)
         not_finite_B |= ~distance_B.isfinite()
-    # NaN is nearer than nothing: it must not pass for a boundary that is far away
+    # comparisons with NaN are false, and without a NaN here the boundary would pass for a distant one
     return nearest_difference_B, normal.detach().masked_fill(per_image(not_finite_B, x), torch.nan)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from vitadel.attacks.base import Attack
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.numeric import Range, check_ranges
+from vitadel.core.numeric import Range
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat
@@ -29,9 +29,6 @@ class FGSM(Attack):
 
     step_size: Annotated[float, Range(gt=0, hint="Leave it out for eps.")] | None = None
     random_start: bool = False
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
         x = threat.sample(x0, rng) if self.random_start else x0

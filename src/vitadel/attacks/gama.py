@@ -4,13 +4,14 @@ Shape letters: B items, K classes.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.numeric import Count, NonNegative, check_ranges
+from vitadel.core.numeric import Count, NonNegative
 from vitadel.goals import require_untargeted
 from vitadel.losses import margin
 from vitadel.threats import Threat, per_image
@@ -38,12 +39,11 @@ class GAMA(IterativeAttack):
         >>> result = GAMA(steps=100)(model, x, y, "linf:8/255")
     """
 
+    former_names: ClassVar[dict[str, str]] = {"guide": "guidance_weight"}
+
     steps: Count = 100
     restarts: Count = 1
     guidance_weight: NonNegative = 50.0
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     @property
     def has_own_objective(self) -> bool:

@@ -12,10 +12,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from vitadel.attacks.base import Attack
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, Positive, Range, check_ranges
+from vitadel.core.numeric import Count, Positive, Range
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat, per_image
@@ -78,7 +79,7 @@ class PGD(IterativeAttack):
     targets: Annotated[int, Range(ge=0, hint="0 attacks without targets.")] = 0
 
     def __post_init__(self) -> None:
-        check_ranges(self)
+        Attack.__post_init__(self)
         if self.start_noise is not None and not self.random_start:
             raise UsageError(f"PGD.start_noise of {self.start_noise:g} needs random_start. Leave one of them out.")
         if self.restarts > 1 and not (self.random_start and self.keep_best):

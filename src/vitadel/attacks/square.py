@@ -14,7 +14,7 @@ from torch import Tensor
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, Range, check_ranges
+from vitadel.core.numeric import Count, Range
 from vitadel.losses import Loss, margin
 from vitadel.threats import Threat, per_image
 
@@ -42,14 +42,13 @@ class Square(IterativeAttack):
         >>> result = Square(queries=5000)(model, x, y, "linf:8/255")
     """
 
+    former_names: ClassVar[dict[str, str]] = {"share": "p_init"}
+
     default_loss: ClassVar[Loss] = staticmethod(margin)
 
     queries: Count = 5000
     p_init: Annotated[float, Range(gt=0, le=1, hint="It is a part of the image.")] = 0.8
     restarts: Count = 1
-
-    def __post_init__(self) -> None:
-        check_ranges(self)
 
     def num_steps(self, threat: Threat) -> int:
         return self.queries + 1  # the start is evaluated too

@@ -4,14 +4,25 @@ from typing import Annotated
 
 import typer
 
-from vitadel.cli.options import ATTACK, DATA, TRAINING, JsonOption, RecipeDataOption, RunOption, option
+from vitadel.cli.options import ATTACK, DATA, MODEL, TRAINING, JsonOption, RecipeDataOption, RunOption, option
 from vitadel.cli.parsing import call
 
 
 def sweep(
     context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="A name from `vitadel recipes` or `vitadel sweeps`.", metavar="RECIPE")],
     run: RunOption,
+    recipe: Annotated[
+        str | None, typer.Argument(help="A name from `vitadel recipes` or `vitadel sweeps`.", metavar="[RECIPE]")
+    ] = None,
+    models: Annotated[
+        list[str],
+        option(
+            "--model",
+            MODEL,
+            "[LABEL=]MODEL",
+            "Evaluate this model in place of trained ones; repeatable. The label of a table's row makes it that row.",
+        ),
+    ] = [],  # noqa: B006
     axes: Annotated[
         list[str],
         option("--axis", TRAINING, "PATH=VALUE,...", "What is varied, such as weight-decay=0.05,0.5; repeatable."),

@@ -33,7 +33,7 @@ def with_scaled(attacks: tuple[NamedAttack, ...], factors: Factors) -> tuple[Nam
 
 
 def in_float32(engine: Engine) -> Engine:
-    """The engine for a rescaled search: what scaling brings back is what lower precision would lose again."""
+    """The engine for a rescaled search: float32, since half precision underflows where scaling restores gradients."""
     if engine.precision not in (None, "float32"):
         raise UsageError(f"scaled attacks search in float32, got precision={engine.precision!r}. Leave it out.")
     if engine.compile:

@@ -8,6 +8,7 @@ from vitadel.attacks import ATTACKS, Attack, NamedAttack
 from vitadel.attacks.parsing import notation, parse_attack_and_goal
 from vitadel.core.errors import UsageError, short_repr, unknown_name_error
 from vitadel.core.files import slug
+from vitadel.core.numeric import check_ranges
 from vitadel.core.settings import split_name, with_settings
 from vitadel.evaluate.suites import SUITES, AttackSuite, Suite
 from vitadel.runs.schema import FORMER_SUITE_NAMES
@@ -36,6 +37,7 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
         elif isinstance(one, type) or not isinstance(one, Suite):
             raise _no_suite(one)
         else:
+            check_ranges(one)
             chosen.append(one)
     chosen = _with_distinct_names(chosen)
     names = [suite.name for suite in chosen]

@@ -56,6 +56,7 @@ class Value:
         label: Its name in the table.
         settings: The settings that it makes.
         change: What it changes in the recipe beyond settings.
+        recipe: The recipe that the settings of the sweep and of this value change, in place of that of the sweep.
         model: A model that is evaluated in place of a trained one.
         head: The head that is evaluated, of a model with adapters.
         columns: What the row is evaluated with, in place of the columns of the sweep.
@@ -64,6 +65,7 @@ class Value:
     label: str
     settings: tuple[str, ...] = ()
     change: Callable[[Recipe], Recipe] | None = None
+    recipe: Callable[[], Recipe] | None = None
     model: str = ""
     head: str = ""
     columns: tuple[Column, ...] = ()
@@ -103,7 +105,7 @@ class Axis:
     @property
     def makes_models(self) -> bool:
         """Whether its values are of different models, rather than different evaluations of one."""
-        return any(value.settings or value.change or value.model for value in self.values) or not all(
+        return any(value.settings or value.change or value.recipe or value.model for value in self.values) or not all(
             value.head or value.columns for value in self.values
         )
 

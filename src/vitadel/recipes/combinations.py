@@ -14,7 +14,7 @@ from vitadel.evaluate.context import threat_needed
 from vitadel.recipes.axes import Axis, Value
 from vitadel.recipes.columns import OWN_IMAGES, Column, TestImages
 from vitadel.recipes.overrides import override
-from vitadel.recipes.published import PublishedSweep
+from vitadel.recipes.published import PublishedAccuracy, PublishedSweep
 from vitadel.recipes.recipe import Recipe
 from vitadel.recipes.runner import TRAINING_PACKAGES
 from vitadel.recipes.small import START, SmallScale
@@ -150,7 +150,7 @@ class Sweep:
             return recipe
         assert self.recipe is not None
         plain = override(self.recipe, self.settings)
-        axes = self.published.axes if self.published else self.axes
+        axes = [axis for axis in (self.published.axes if self.published else self.axes) if axis.makes_models]
         rows = [self._full_recipe(one, silent) for one in itertools.product(*(axis.values for axis in axes))]
         varies_share = any(setting.startswith("synthetic.") for setting in self._varied())
         recipe = self.small.apply(recipe, plain, self.small.epochs(plain, rows), synthetic=varies_share)
@@ -158,16 +158,25 @@ class Sweep:
 
     def _full_recipe(self, values: Sequence[Value], notify: ProgressCallback) -> Recipe:
         """All settings at once, as values are checked against each other; then the changes beyond settings."""
-        if self.recipe is None:
+        own = next((value.recipe for value in values if value.recipe), None)
+        base = own() if own else self.recipe
+        if base is None:
             raise UsageError("a sweep of models trains nothing, and one of its rows has no model. Write --model MODEL.")
         settings = [*self.settings, *(setting for value in values for setting in value.settings)]
-        recipe = override(self.recipe, settings, notify=notify)
+        recipe = override(base, settings, notify=notify)
         for value in values:
             recipe = value.change(recipe) if value.change else recipe
         return recipe
 
     def _varied(self) -> list[str]:
         return [setting for axis in self.axes for value in axis.values for setting in value.settings]
+
+    def printed(self, one: Combination) -> PublishedAccuracy | None:
+        """The row of the published table that a combination repeats."""
+        if self.published is None:
+            return None
+        labels = dict(zip((axis.name for axis in self.axes), one.labels, strict=True))
+        return self.published.rows.get(tuple(labels.get(axis.name, "") for axis in self.published.axes))
 
     def starting_recipe(self, combinations: Sequence[Combination]) -> Recipe | None:
         """What has to be trained first, because rows freeze it; None if there is nothing."""
@@ -230,7 +239,7 @@ def _radii(columns: Sequence[Column], threat: Threat | None) -> list[Threat]:
     for column in columns:
         suite, own = column.suite, parse_threat(column.threat) if column.threat else threat
         if isinstance(suite, AttackSuite):
-            radii += [radius for radius in suite.radii(own) if radius is not None]
+            radii += [radius for radius in suite.threats(own) if radius is not None]
         elif suite.needs_threat and own is not None:
             radii.append(own)
     return radii

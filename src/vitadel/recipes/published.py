@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from vitadel.recipes.axes import Axis
 from vitadel.recipes.columns import Column
 
+# the column of a table that no evaluation fills, but the log of the training
+GPU_HOURS = "GPU hours"
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedAccuracy:

@@ -5,8 +5,8 @@ Debenedetti 2022:  master's thesis, section 4.1. Tables 1 to 4 are on 100 classe
                    1, 3 and 4 have a column of standard training, which is a table of its own here: `-standard`.
 Wu et al. 2025:    "Vision Transformers Beat WideResNets on Small Scale Datasets Adversarial Robustness". The last
                    checkpoints are scored, and nothing is held out.
-Li & Xu 2023:      slides on TORA. Accuracies are those of the joint output, without FGSM; the threat is not given, and
-                   1/255 is most likely.
+Li & Xu 2023:      slides on TORA. Accuracies are those of the joint output where no head is named; the threat is not
+                   given, and 1/255 is most likely.
 
 All accuracies are in percent. A cell that the paper leaves empty is None.
 """
@@ -18,10 +18,13 @@ from functools import partial
 from vitadel.recipes.light_recipe import (
     cait_s12_imagenet100,
     deit_s_imagenet100,
+    resnet50_gelu_imagenet,
     xcit_l12_imagenet,
     xcit_m12_imagenet,
     xcit_s12_imagenet100,
 )
+from vitadel.recipes.published import GPU_HOURS
+from vitadel.recipes.published_evaluations import EVALUATION_TABLES
 from vitadel.recipes.recipe import Recipe
 from vitadel.recipes.sweep import Axis, Column, PublishedAccuracy, PublishedSweep, Value
 from vitadel.recipes.vit_beats_wrn import (
@@ -52,9 +55,10 @@ _BY_TORA = (
 _SUBSET = "ImageNet-100: another draw of 100 classes gives other accuracies"
 
 
-def _tora(fgsm: float, a: float, r: float, c: float) -> Mapping[str, float]:
-    """The columns of Li & Xu besides clean accuracy and PGD; the last is mCE."""
-    return {"FGSM": fgsm, "A": a, "R": r, "C": c}
+def _tora(fgsm: float, a: float, r: float, c: float, hours: float | None = None) -> Mapping[str, float]:
+    """The columns of Li & Xu besides clean accuracy and PGD; C is mCE."""
+    numbers = {"FGSM": fgsm, "A": a, "R": r, "C": c}
+    return numbers if hours is None else {**numbers, GPU_HOURS: hours}
 
 
 _PRINTED = ("erase", "base", "mixup", "mixup+erase", "mixup+cutmix", "rand", "rand+erase", "mixup+cutmix+rand+erase")
@@ -136,6 +140,7 @@ _IMPROVEMENTS = Axis(
 _SIZES = Axis(
     "model",
     (
+        Value("gelu-resnet-50", recipe=resnet50_gelu_imagenet),
         Value("xcit-s12"),
         Value("xcit-m12", change=partial(_with_model_of, xcit_m12_imagenet)),
         # of the recipe only the model: its two steps are those of the README, where the thesis has one
@@ -171,6 +176,8 @@ _VIT_OPTIMIZERS = Axis(
         Value("lion"),  # the recipe's own
     ),
 )
+
+_HEADS = Axis("head", tuple(Value(head, head=head) for head in ("acc", "rob", "joint")))
 
 _TUNINGS = Axis(
     "tuning",
@@ -282,7 +289,7 @@ SWEEPS: dict[str, PublishedSweep] = {
     ),
     "debenedetti2022-table6": PublishedSweep(
         source=_DEBENEDETTI.format(6),
-        about="size of XCiT, on ImageNet",
+        about="size of XCiT, and robust ResNets, on ImageNet",
         recipe="xcit-s12-imagenet",
         axes=(_SIZES,),
         threat="linf:4/255",
@@ -290,14 +297,16 @@ SWEEPS: dict[str, PublishedSweep] = {
         columns=_BY_AUTOATTACK,
         test_images=5000,
         rows={
+            ("gelu-resnet-50",): PublishedAccuracy(67.38, 35.51),
+            ("wide-resnet-50-2",): PublishedAccuracy(68.46, 38.14),
             ("xcit-s12",): PublishedAccuracy(72.34, 41.78, 80.36),
             ("xcit-m12",): PublishedAccuracy(74.04, 45.24, 81.71),
             ("xcit-l12",): PublishedAccuracy(74.60, 43.78, 82.65),
         },
-        note="The batch is that of the recipe; the thesis has 256 images on each of 64 devices, 128 for XCiT-L12. Its "
-        "two rows of others, which nothing here trains: GELU ResNet-50 of Bai et al. 2021 with 67.38 clean and 35.51 "
-        "robust, WideResNet-50-2 of Salman et al. 2020 with 68.46 and 38.14. Clean accuracy without adversarial "
-        "training is that of section 4.1.9, of the recipes xcit-s12-imagenet-standard and its like.",
+        note="The batch is that of the recipe; the thesis has 256 images on each of 64 devices, 128 for XCiT-L12. The "
+        "ResNets are of Bai et al. 2021 and Salman et al. 2020; nothing here trains the second: --model "
+        "wide-resnet-50-2=timm:wide_resnet50_2@FILE evaluates it. Clean accuracy without adversarial training is that "
+        "of section 4.1.9, of the recipes xcit-s12-imagenet-standard and its like.",
     ),
     "wu2025-table2-smoothing": PublishedSweep(
         source=_WU.format("2, left"),
@@ -404,21 +413,50 @@ SWEEPS: dict[str, PublishedSweep] = {
         note="The paper gives no robust accuracy for SGD, which had no weight decay: not a tuned comparison. Its batch "
         "is 1024, as the text has it; 2048 in the authors' code.",
     ),
-    "tora-table2": PublishedSweep(
-        source=_LI_XU.format(2),
-        about="lambda, the weight of the robust loss",
+    "tora-table1": PublishedSweep(
+        source=_LI_XU.format(1),
+        about="TORA's rows: lambda, the weight of the robust loss",
         recipe="tora-vit-b16-imagenet",
-        axes=(Axis.of("lambda", ("0.1", "0.3", "0.5", "0.7", "0.9")),),
+        axes=(Axis.of("lambda", ("0.1", "0.5", "0.9")),),
         threat="linf:1/255",
         attack=_PGD,
         columns=_BY_TORA,
         test_images=50000,
         rows={
-            ("0.1",): PublishedAccuracy(84.10, 23.26, others=_tora(48.44, 46.73, 57.64, 31.69)),
-            ("0.3",): PublishedAccuracy(84.03, 33.84, others=_tora(51.85, 42.45, 56.72, 32.91)),
-            ("0.5",): PublishedAccuracy(83.66, 37.99, others=_tora(54.75, 39.23, 56.27, 34.44)),
-            ("0.7",): PublishedAccuracy(81.11, 50.99, others=_tora(65.75, 23.68, 54.29, 41.55)),
-            ("0.9",): PublishedAccuracy(80.34, 57.50, others=_tora(74.19, 22.21, 53.67, 41.56)),
+            ("0.1",): PublishedAccuracy(84.1, 23.3, others=_tora(48.4, 46.5, 57.6, 31.7)),
+            ("0.5",): PublishedAccuracy(83.7, 38.0, others=_tora(54.7, 39.2, 56.3, 34.4)),
+            ("0.9",): PublishedAccuracy(80.3, 57.5, others=_tora(74.2, 22.2, 53.7, 41.6)),
+        },
+        note=f"{_LIKELY} The other rows of the table are quoted: --model NAME=MODEL evaluates one of yours.",
+    ),
+    "tora-table2": PublishedSweep(
+        source=_LI_XU.format(2),
+        about="heads and their mean, by lambda, the weight of the robust loss",
+        recipe="tora-vit-b16-imagenet",
+        axes=(
+            Axis.of("lambda", ("0.1", "0.3", "0.5", "0.7", "0.9")),
+            _HEADS,
+        ),
+        threat="linf:1/255",
+        attack=_PGD,
+        columns=_BY_TORA,
+        test_images=50000,
+        rows={
+            ("0.1", "acc"): PublishedAccuracy(84.15, 22.08, others=_tora(47.96, 45.75, 56.79, 32.61)),
+            ("0.1", "rob"): PublishedAccuracy(83.89, 24.89, others=_tora(48.54, 46.33, 57.38, 31.89)),
+            ("0.1", "joint"): PublishedAccuracy(84.10, 23.26, others=_tora(48.44, 46.73, 57.64, 31.69)),
+            ("0.3", "acc"): PublishedAccuracy(83.79, 32.42, others=_tora(50.42, 42.05, 56.17, 33.77)),
+            ("0.3", "rob"): PublishedAccuracy(83.36, 35.62, others=_tora(53.73, 42.32, 56.49, 33.19)),
+            ("0.3", "joint"): PublishedAccuracy(84.03, 33.84, others=_tora(51.85, 42.45, 56.72, 32.91)),
+            ("0.5", "acc"): PublishedAccuracy(83.38, 36.58, others=_tora(53.41, 38.93, 55.8, 35.29)),
+            ("0.5", "rob"): PublishedAccuracy(83.01, 39.78, others=_tora(56.19, 38.85, 56.12, 34.73)),
+            ("0.5", "joint"): PublishedAccuracy(83.66, 37.99, others=_tora(54.75, 39.23, 56.27, 34.44)),
+            ("0.7", "acc"): PublishedAccuracy(80.80, 49.89, others=_tora(63.7, 23.64, 54.09, 42.27)),
+            ("0.7", "rob"): PublishedAccuracy(80.37, 52.23, others=_tora(67.37, 23.59, 54.04, 42.13)),
+            ("0.7", "joint"): PublishedAccuracy(81.11, 50.99, others=_tora(65.75, 23.68, 54.29, 41.55)),
+            ("0.9", "acc"): PublishedAccuracy(80.66, 56.10, others=_tora(70.02, 22.69, 53.64, 42.3)),
+            ("0.9", "rob"): PublishedAccuracy(80.04, 58.34, others=_tora(74.24, 22.37, 53.39, 42.11)),
+            ("0.9", "joint"): PublishedAccuracy(80.34, 57.50, others=_tora(74.19, 22.21, 53.67, 41.56)),
         },
         note=_LIKELY,
     ),
@@ -432,10 +470,10 @@ SWEEPS: dict[str, PublishedSweep] = {
         columns=_BY_TORA,
         test_images=50000,
         rows={
-            ("head only",): PublishedAccuracy(80.2, 15.5, others=_tora(41.1, 22.1, 42.0, 56.9)),
-            ("single adapter",): PublishedAccuracy(82.5, 15.1, others=_tora(40.9, 36.9, 48.3, 46.2)),
-            ("adapter fusion",): PublishedAccuracy(82.2, 22.6, others=_tora(46.2, 36.4, 52.2, 35.5)),
-            ("tora",): PublishedAccuracy(84.1, 23.3, others=_tora(48.4, 46.5, 57.6, 31.7)),
+            ("head only",): PublishedAccuracy(80.2, 15.5, others=_tora(41.1, 22.1, 42.0, 56.9, hours=15.55)),
+            ("single adapter",): PublishedAccuracy(82.5, 15.1, others=_tora(40.9, 36.9, 48.3, 46.2, hours=15.55)),
+            ("adapter fusion",): PublishedAccuracy(82.2, 22.6, others=_tora(46.2, 36.4, 52.2, 35.5, hours=19.63)),
+            ("tora",): PublishedAccuracy(84.1, 23.3, others=_tora(48.4, 46.5, 57.6, 31.7, hours=19.82)),
         },
         settings=("objective.weight=0.1",),
         note=_LIKELY,
@@ -450,10 +488,10 @@ SWEEPS: dict[str, PublishedSweep] = {
         columns=_BY_TORA,
         test_images=50000,
         rows={
-            ("head only",): PublishedAccuracy(79.0, 16.3, others=_tora(42.0, 12.9, 40.2, 62.5)),
-            ("single adapter",): PublishedAccuracy(72.3, 30.1, others=_tora(53.1, 3.1, 21.4, 78.7)),
-            ("adapter fusion",): PublishedAccuracy(79.5, 55.3, others=_tora(66.2, 20.4, 51.7, 42.9)),
-            ("tora",): PublishedAccuracy(80.3, 57.5, others=_tora(74.2, 22.2, 53.7, 41.6)),
+            ("head only",): PublishedAccuracy(79.0, 16.3, others=_tora(42.0, 12.9, 40.2, 62.5, hours=15.55)),
+            ("single adapter",): PublishedAccuracy(72.3, 30.1, others=_tora(53.1, 3.1, 21.4, 78.7, hours=15.55)),
+            ("adapter fusion",): PublishedAccuracy(79.5, 55.3, others=_tora(66.2, 20.4, 51.7, 42.9, hours=19.69)),
+            ("tora",): PublishedAccuracy(80.3, 57.5, others=_tora(74.2, 22.2, 53.7, 41.6, hours=19.83)),
         },
         settings=("objective.weight=0.9",),
         note=_LIKELY,
@@ -485,3 +523,5 @@ SWEEPS |= {
     f"debenedetti2022-table{number}-standard": _standard(SWEEPS[f"debenedetti2022-table{number}"])
     for number in (1, 3, 4)
 }
+
+SWEEPS |= EVALUATION_TABLES

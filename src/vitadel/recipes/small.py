@@ -114,7 +114,7 @@ class SmallScale:
             model=self._model(recipe),
             data=self.data,
             preprocess=f"squash:{self.image_size}",
-            objective=_shortened(recipe.objective, ratio),
+            objective=_shortened(recipe.objective, ratio) if self.on_gpu else recipe.objective,
             plan=self._plan(recipe.plan, length, ratio),
             synthetic=recipe.synthetic if synthetic else None,
             selection=replace(recipe.selection, images=min(recipe.selection.images, self.test_images or 64)),
@@ -165,7 +165,7 @@ class SmallScale:
         """What stands for the architecture of a recipe."""
         start = recipe.model.start
         found = _MODEL.match(start)
-        name = found["name"] if found else start
+        name = found["name"] if found else start.rpartition("/")[2]  # runs are called as the recipes of this project
         chosen = next((one for one in self.architectures if name.startswith(one.prefix)), None)
         if chosen is None:
             raise UsageError(f"--small knows no small model for {start!r} of {recipe.name}. Train it without --small.")
@@ -244,6 +244,7 @@ _ON_CIFAR = (
     _Architecture("xcit", "timm:xcit_tiny_12_p16_224", 4, {}),
     _Architecture("vit_large", "timm:vit_small_patch16_224", 4, {}, cost=2.5),
     _Architecture("vit", "timm:vit_tiny_patch16_224", 4, {}),
+    _Architecture("wrn70", "vitadel:wrn34_10", None, {"act_layer": "silu"}, cost=13),
     _Architecture("wrn", "", None, {}, cost=10),
     _Architecture("resnet50_gelu", "timm:resnet18", None, {"act_layer": "gelu"}),
     _Architecture("resnet", "timm:resnet18", None, {}),
@@ -258,6 +259,7 @@ _ON_DIGITS = (
     _Architecture("xcit", "timm:xcit_nano_12_p16_224", 4, {**_TINY, "cls_attn_layers": 1}),
     _Architecture("vit_large", "timm:vit_tiny_patch16_224", 2, {**_TINY, "depth": 2}),
     _Architecture("vit", "timm:vit_tiny_patch16_224", 2, _TINY),
+    _Architecture("wrn70", "timm:test_resnet", None, {}),
     _Architecture("wrn", "timm:test_resnet", None, {"act_layer": "silu"}),
     _Architecture("resnet50_gelu", "timm:test_resnet", None, {"act_layer": "gelu"}),
     _Architecture("resnet", "timm:test_resnet", None, {}),

@@ -25,7 +25,7 @@ from vitadel.core.stats import Accuracy
 from vitadel.recipes.axes import AXES, Axis, Value
 from vitadel.recipes.columns import Column, Evaluation, evaluations, measured, select
 from vitadel.recipes.combinations import Combination, Sweep
-from vitadel.recipes.published import PublishedAccuracy, PublishedSweep
+from vitadel.recipes.published import GPU_HOURS, PublishedAccuracy, PublishedSweep
 from vitadel.recipes.recipe import Recipe
 from vitadel.recipes.runner import train_recipe
 from vitadel.recipes.scale import image_difference
@@ -133,11 +133,13 @@ def _train_and_evaluate(
         holdout = holdout_scores(Run.open(folder)) if one.trained is not None and _is_finished(folder) else None
         if evaluate and one.columns:
             test, columns = _evaluate(sweep, one, folder, evaluate, notify)
+        if one.trained is not None and _is_finished(folder):
+            columns += _hours(sweep, one, folder)
     except (UsageError, torch.OutOfMemoryError) as error:
         reason = str(error).partition("\n")[0]
         if Ranks.of_launch().rank == 0:
             run.log("failed", combination=one.name, reason=reason)
-    published = sweep.published.rows.get(one.labels) if sweep.published else None
+    published = sweep.printed(one)
     return CombinationRecord(
         name=one.name,
         values=dict(zip((axis.name for axis in sweep.axes), one.labels, strict=True)),
@@ -173,7 +175,7 @@ def _evaluate(
     sweep: Sweep, one: Combination, folder: Path, evaluate: Evaluate, notify: ProgressCallback
 ) -> tuple[TestScores | None, list[ColumnRecord]]:
     """The scores of a row: of its first attack, and of every column."""
-    published = sweep.published.rows.get(one.labels) if sweep.published else None
+    published = sweep.printed(one)
     model = one.model or str(folder)
     calls = evaluations(one.columns, model, folder, sweep.images(one), sweep.threat, one.head)
     records = {
@@ -195,6 +197,23 @@ def _evaluate(
     if main is None:
         return None, columns
     return TestScores(main.name, main.n, main.clean, main.robust, [flag.code for flag in main.flags]), columns
+
+
+def _hours(sweep: Sweep, one: Combination, folder: Path) -> list[ColumnRecord]:
+    """The hours of all GPUs that the training took, where there are GPUs and the paper prints them."""
+    published, run = sweep.printed(one), Run.open(folder)
+    if published is None or GPU_HOURS not in published.others or not _on_gpu(run):
+        return []
+    spent = [entry.values.get("device_hours") for entry in run.read_log("step")]
+    known = [hours for hours in spent if isinstance(hours, float)]
+    if not known:
+        return []
+    measure = Measure(GPU_HOURS, max(known), kind="hours", higher_is_better=False)
+    return [_column(Column(GPU_HOURS, _CLEAN), measure, "", published)]
+
+
+def _on_gpu(run: Run) -> bool:
+    return not (run.manifest.device or "cpu").startswith("cpu")
 
 
 def _column(column: Column, measure: Measure, evaluation: str, published: PublishedAccuracy | None) -> ColumnRecord:

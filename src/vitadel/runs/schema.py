@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from vitadel.core.errors import UsageError, short_reason, short_repr
 from vitadel.core.files import read_json, write_npz
 from vitadel.core.flags import Flag
-from vitadel.core.stats import Accuracy
+from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.runs.exhibits import Exhibit, Table
 from vitadel.runs.typed_json import from_json, to_json
 
@@ -132,14 +132,15 @@ class Measure:
     def of(
         cls,
         name: str,
-        share: Accuracy,
+        share: Accuracy | Sequence[float],
         *,
         kind: str = "accuracy",
         higher_is_better: bool = True,
         main: bool = False,
         column: str = "",
     ) -> "Measure":
-        """A share with its interval."""
+        """A share with its interval, also from one score per image."""
+        share = share if isinstance(share, Accuracy) else accuracy_of(share)
         return cls(name, share.accuracy, share.low, share.high, share.n, kind, higher_is_better, main, column)
 
     @property

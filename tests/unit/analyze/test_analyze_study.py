@@ -62,7 +62,7 @@ def test_a_study_measures_and_summarizes(confidence: Any, x: Tensor) -> None:
     assert "threat" not in result
     assert study(Brightness(), x, Y, confidence(top=2))["mean"] == pytest.approx(1)
     with pytest.raises(UsageError, match=r"Confidence\.top must be at least 1"):
-        confidence(top=0)
+        study(Brightness(), x, Y, confidence(top=0))
 
 
 def test_an_interrupted_study_resumes_at_the_next_image(confidence: Any, x: Tensor, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Images by the million in plain .npy files, memory-mapped: read by index, never held in memory.
+"""Millions of images in plain .npy files, memory-mapped: read by index, never held in memory.
 
 shards.json        what the folder holds; written last, so a folder without it is unfinished
 images-00000.npy   uint8 [n, H, W, 3]

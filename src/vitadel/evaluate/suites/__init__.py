@@ -13,7 +13,7 @@ from vitadel.evaluate.suites.shape_bias import ShapeBias
 from vitadel.evaluate.suites.spatial import Spatial
 from vitadel.evaluate.suites.transfer import Transfer
 
-_WITH_SETTINGS: tuple[Suite, ...] = (
+_PERTURBATIONS: tuple[Suite, ...] = (
     Corruptions(),
     GrayLevel(),
     Spatial(),
@@ -23,7 +23,7 @@ _WITH_SETTINGS: tuple[Suite, ...] = (
     ImageNetA(),
     ImageNetR(),
 )
-SUITES: dict[str, Suite] = {**ATTACK_SUITES, **{suite.name: suite for suite in _WITH_SETTINGS}}
+SUITES: dict[str, Suite] = {**ATTACK_SUITES, **{suite.name: suite for suite in _PERTURBATIONS}}
 
 __all__ = [
     "ATTACK_SUITES",

@@ -10,7 +10,7 @@ from torch import nn
 
 from vitadel.core.distributed import Ranks
 from vitadel.core.flags import Flag
-from vitadel.core.stats import Accuracy
+from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet
 from vitadel.evaluate.context import Context
 from vitadel.evaluate.images import skipped_flags
@@ -88,7 +88,7 @@ def suite_record(
     ctx: Context,
     *,
     tables: Sequence[str],
-    clean: Accuracy | None,
+    clean: Accuracy | Sequence[float] | None,
     measures: Sequence[Measure],
     sentence: str,
     conventions: Mapping[str, object] = MappingProxyType({}),
@@ -102,7 +102,7 @@ def suite_record(
         suite: The suite.
         ctx: Its context.
         tables: The tables it filled, whose times are added up.
-        clean: Accuracy before any perturbation; None where labels do not apply.
+        clean: Accuracy before any perturbation, or whether each image is correct; None where labels do not apply.
         measures: The numbers, one of them the main one.
         sentence: The main finding.
         conventions: What else determines the numbers; preprocessing and seed are added.
@@ -115,7 +115,7 @@ def suite_record(
         ctx.name or suite.name,
         suite.name,
         len(ctx.images),
-        clean=clean,
+        clean=clean if clean is None or isinstance(clean, Accuracy) else accuracy_of(clean),
         threat=None if threat is None else ThreatRecord.of(str(threat), threat.eps),
         robust=None,
         attacks=(),

@@ -114,7 +114,7 @@ def _figure(exhibit: Exhibit, name: str) -> "Iterator[Figure]":
 
 
 def with_common_range(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
-    """The same exhibit of several runs with one range for all, so that the eye may compare them."""
+    """The same exhibit of several runs with one range for all."""
     ranges = [_range(one) for one in exhibits]
     known = [one for one in ranges if one is not None]
     if len(known) < max(2, len(ranges)):
