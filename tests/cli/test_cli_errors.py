@@ -36,7 +36,9 @@ def test_unknown_arguments_are_refused(vitadel: Command, trained: Path, tmp_path
         vitadel(*evaluate, "--seed", "99999999999999999999999")
     )
     assert "write 8/255, not 8" in mistake(vitadel(*evaluate, "--threat", "linf:8"))
-    assert "is not a model: no such file or folder" in mistake(vitadel("evaluate", "runs/nope", "--data", "digits", *run))
+    assert "is not a model: no such file or folder" in mistake(
+        vitadel("evaluate", "runs/nope", "--data", "digits", *run)
+    )
     assert "timm has no model" in mistake(vitadel("evaluate", "timm:vit_tinny", "--data", "digits", *run))
     assert "unknown attack 'pdg'. Did you mean 'pgd'" in mistake(
         vitadel("attack", trained, "--data", "digits", "--attack", "pdg", *run)
