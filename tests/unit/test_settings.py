@@ -175,7 +175,7 @@ def test_every_number_has_a_range(kind: type, name: str, declared: Any) -> None:
 
 
 def _outside(number: type, allowed: Range) -> list[object]:
-    """Values below and above the range, and what is no number of this kind."""
+    """Values below and above the range, and what is not a number of this kind."""
     low, high = allowed.ge if allowed.gt is None else allowed.gt, allowed.le if allowed.lt is None else allowed.lt
     step = 1 if number is int else 0.25
     below = [low - (0 if allowed.gt is not None else step)] if low is not None else []

@@ -1,4 +1,4 @@
-"""A model and images that go together, and the run folder that is claimed for what is done with them."""
+"""What `vd.evaluate` and `vd.analyze` share: a model and images that go together, and the run folder they claim."""
 
 import re
 from collections.abc import Callable, Mapping

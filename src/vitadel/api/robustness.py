@@ -147,7 +147,7 @@ def _one_suite(suite: object) -> AttackSuite:
     suites = [one for item in several for one in as_suites([item])]  # one by one: all of attacks are called `attack`
     if others := [one.name for one in suites if not isinstance(one, AttackSuite)]:
         raise UsageError(
-            f"robustness attacks images, and {others[0]} is no attack. Write vd.evaluate(..., {others[0]!r})."
+            f"robustness attacks images, and {others[0]} is not an attack. Write vd.evaluate(..., {others[0]!r})."
         )
     attacks = [one for one in suites if isinstance(one, AttackSuite)]
     chosen = (

@@ -76,7 +76,7 @@ def _searched_images(ctx: Context, scaling: Scaling) -> tuple[Images, str]:
 def search_flags(found: Mapping[str, Any], model: object) -> list[Flag]:
     """Flags if logits were scaled instead of attention, and if factors were chosen on images evaluated with them."""
     flags = list(logit_scaling_flags(require_taps(model)))
-    if found.get("split") != _EVALUATED or len(found.get("tried", ())) < 2:  # a single factor is no choice
+    if found.get("split") != _EVALUATED or len(found.get("tried", ())) < 2:  # a single factor is not a choice
         return flags
     count = found["images"]
     sentence = (
@@ -86,7 +86,7 @@ def search_flags(found: Mapping[str, Any], model: object) -> list[Flag]:
 
 
 def factors_of(record: Mapping[str, Any]) -> Factors:
-    """The factors that were found."""
+    """The factors in a record of an evaluation with attention scaling."""
     factors = record[_FACTORS]
     assert isinstance(factors, dict)
     return Factors(**{**factors, "attentions": tuple(factors["attentions"])})

@@ -49,7 +49,7 @@ from vitadel.losses import margin
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, AttackRecord, SuiteRecord, ThreatRecord
 from vitadel.threats import Threat, check_size, with_eps
 
-# tables that are no attack's
+# tables that are not of an attack
 _TABLES = (CLEAN, FLAGS, IMAGES)
 # share of the images by which an attack without gradients may beat those with them before they are doubted
 _SQUARE_MARGIN = 0.002
@@ -63,7 +63,7 @@ class AttackSuite:
     """Attacks, one after the other, each on the images that are still robust; none means clean accuracy.
 
     Args:
-        name: What it is called.
+        name: Its name, which begins the names of its evaluations.
         about: What it is, in a line.
         attacks: The attacks.
         eps_scales: Radii to evaluate at, as multiples of the threat's.

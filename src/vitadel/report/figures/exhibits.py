@@ -53,7 +53,7 @@ _PANELS_PER_ROW, _VISIBLE = 4, 1e-4
 
 
 def exhibit_drawing(exhibit: Exhibit, name: str) -> Drawing:
-    """A figure of an exhibit that is no table, for the page; `name` tells it from all others there."""
+    """A figure of an exhibit that is not a table, for the page; `name` tells it from all others there."""
     with _figure(exhibit, name) as figure:
         return Drawing(exhibit.title, svg(figure), f"{exhibit.title}. {exhibit.caption}", figure.get_figwidth())
 
@@ -75,7 +75,7 @@ def write_figures(folder: Path) -> list[Path]:
 
 
 def write_exhibit(exhibit: Exhibit, path: Path) -> Path:
-    """Draw one exhibit that is no table as a PNG file.
+    """Draw one exhibit that is not a table as a PNG file.
 
     Args:
         exhibit: What to draw.

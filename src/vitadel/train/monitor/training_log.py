@@ -47,7 +47,7 @@ class RunningMeans:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Time inside does not count: a validation is no training."""
+        """Time inside does not count: a validation is not training."""
         began = time.perf_counter()
         yield
         self._started += time.perf_counter() - began
