@@ -248,6 +248,7 @@ def test_commands_have_exactly_these_options() -> None:
         for name, sub in command.commands.items()  # type: ignore[attr-defined]
         if name != "data"
     }
+    sweep = ["--attack", "--axis", "--data", "--json", "--model", "--run", "--set", "--small"]
     judge = [
         "--batch-size",
         "--num-classes",
@@ -264,11 +265,7 @@ def test_commands_have_exactly_these_options() -> None:
     assert {name: [o for o in options if o != "--help"] for name, options in result.items()} == {
         "demo": ["--json", "--out"],
         "train": ["--data", "--json", "--run", "--set"],
-        "sweep": sorted(
-            ["--attack", "--axis", "--data", "--json", "--model", "--run", "--set", "--small", "--suite", "--test-data"]
-            + ["--threat"]
-        ),
-        "sweeps": ["--json"],
+        "sweep": sorted(["--suite", "--test-data", "--threat", *sweep]),
         "attack": sorted([*judge, "--attack", "--scaling", "--skip-unreadable"]),
         "evaluate": sorted([*judge, "--scaling", "--skip-unreadable", "--suite"]),
         "report": ["--baseline", "--out", "--tables"],
