@@ -36,7 +36,9 @@ def test_unknown_arguments_are_refused(vitadel: Command, trained: Path, tmp_path
         vitadel(*evaluate, "--seed", "99999999999999999999999")
     )
     assert "write 8/255, not 8" in mistake(vitadel(*evaluate, "--threat", "linf:8"))
-    assert "is no model: no such file or folder" in mistake(vitadel("evaluate", "runs/nope", "--data", "digits", *run))
+    assert "is not a model: no such file or folder" in mistake(
+        vitadel("evaluate", "runs/nope", "--data", "digits", *run)
+    )
     assert "timm has no model" in mistake(vitadel("evaluate", "timm:vit_tinny", "--data", "digits", *run))
     assert "unknown attack 'pdg'. Did you mean 'pgd'" in mistake(
         vitadel("attack", trained, "--data", "digits", "--attack", "pdg", *run)
@@ -90,7 +92,7 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
 def test_a_shortened_warmup_is_not_reported_before_a_refusal(vitadel: Command, tmp_path: Path) -> None:
     run = ("--run", tmp_path / "run")
     words = ("digits-standard", "--set", "plan.epochs=1", "--data", "digits[:8]")
-    assert "is no model" in mistake(vitadel("train", *words, "--set", "model.start=nowhere.safetensors", *run))
+    assert "is not a model" in mistake(vitadel("train", *words, "--set", "model.start=nowhere.safetensors", *run))
     assert "too large a number" in mistake(vitadel("sweep", *words, "--axis", "plan.clip_norm=1,1e400", *run))
     assert not (tmp_path / "run").exists()
 

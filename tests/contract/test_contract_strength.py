@@ -55,7 +55,7 @@ def test_more_restarts_are_never_weaker(threat: Threat, loss: Loss, pixels: Pixe
     assert result[-1] != result[0]
 
 
-# attacks by how often, towards how many classes or how long they search
+# attacks by how often, toward how many classes or how long they search
 HARDER: dict[str, Callable[[int], Attack]] = {
     "apgd-restarts": lambda n: APGD(steps=3, restarts=n),
     "apgd-t-restarts": lambda n: APGD(steps=2, targets=2, restarts=n),

@@ -58,20 +58,45 @@ STUDIES = {
     "semantics": f"classifiers={XCIT},steps=3",
 }
 ATTACKING = {"convergence", "masking-quick", "perturbations", "saliency", "semantics"}
-# former names of columns, keys and values
-TODAY = {
+# former names of columns of rows; accuracy under attack was `right` once, as that under perturbations is `correct`
+COLUMNS = {
     "row": "index",
-    "rows": "indices",
     "right": "correct",
+    "robust": "correct",
+    "right_all": "correct_all",
+    "right_among": "correct_among",
     "clean_right": "clean_correct",
     "fgsm_right": "fgsm_correct",
     "fell_to": "broken_by",
     "size": "distance",
     "denied": "rejected",
-    "fell": "broken",
 }
+# and of keys of results, whole or in part
+KEYS = {
+    "rows": "indices",
+    "fell": "broken",
+    "reached": "success",
+    "colour": "color",
+    "centre": "center",
+    "grey": "gray",
+    "held": "trial_images",
+    "probe": "trial_attack",
+    "batch": "batch_size",
+    "outcome": "decisive",
+    "of": "num_images",
+    "value": "objective",
+}
+PARTS = {"felled": "broken", "standing": "robust"}
 # columns that hold times, and hashes of code
-NOT_COMPARED = {"seconds", "versions", "sources", "ids"}
+NOT_COMPARED = {"seconds", "versions", "sources", "ids", "schema"}
+# what only newer versions write: the norm beside its text, the split of searched factors, figures of masking as data
+ADDED = {
+    "result.threat.norm",
+    "result.settings.scaling.split",
+    "result.exhibits",
+    "result.title",
+    "result.summary",
+}
 
 
 def commands(data: Path, out: Path) -> dict[str, tuple[str, ...]]:
@@ -139,7 +164,7 @@ def compare(first: Path, second: Path) -> int:
         wrong += bool(found)
         count = sum(size(value) for value in ours.values())
         print(f"{name:24} {'DIFFERENT' if found else 'identical'}  {count} values")
-        for line in found[:8]:
+        for line in found[:80]:
             print(f"    {line[:220]}")
     whole, parts = (dict(contents(second / f"train-{name}")) for name in ("adversarial", "interrupted"))
     same = whole.get("weights") is not None and whole.get("weights") == parts.get("weights")
@@ -154,7 +179,7 @@ def contents(folder: Path) -> Iterator[tuple[str, object]]:
         order = sorted(range(len(columns["id"])), key=columns["id"].__getitem__)
         for column, values in columns.items():
             if column not in NOT_COMPARED and "seconds" not in column:
-                name = "rows/" + TODAY.get(column, column)
+                name = "rows/" + COLUMNS.get(column, column)
                 yield name.replace("grey", "gray"), [values[place] for place in order]
     for path in sorted(folder.rglob("result.json")):
         # what is shown is made from these numbers
@@ -167,8 +192,14 @@ def contents(folder: Path) -> Iterator[tuple[str, object]]:
 
 def renamed(value: object) -> object:
     if isinstance(value, Mapping):
-        return {TODAY.get(key, key): renamed(one) for key, one in value.items() if key not in NOT_COMPARED}
+        return {name_today(key): renamed(one) for key, one in value.items() if key not in NOT_COMPARED}
     return [renamed(one) for one in value] if isinstance(value, list) else value
+
+
+def name_today(key: str) -> str:
+    for former, name in PARTS.items():
+        key = key.replace(former, name)
+    return KEYS.get(key, key)
 
 
 def tensors_sha256(path: Path) -> str:
@@ -184,7 +215,7 @@ def differences(first: object, second: object, path: str) -> Iterator[str]:
         for key in first.keys() | second.keys():
             if key in first and key in second:
                 yield from differences(first[key], second[key], f"{path}.{key}")
-            else:
+            elif key in first or f"{path}.{key}" not in ADDED:
                 yield f"{path}.{key}: only in {'the first' if key in first else 'the second'}"
     elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
         for place, (one, other) in enumerate(zip(first, second, strict=True)):

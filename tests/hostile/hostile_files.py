@@ -60,7 +60,7 @@ def changed_header(case: Case) -> list[str]:
 
 
 def broken_container(case: Case) -> list[str]:
-    """A checkpoint whose header is no header any more."""
+    """A checkpoint whose header is not a header any more."""
     content = _trained_file(case).read_bytes()
     length = struct.unpack("<Q", content[:8])[0]
     header = content[8 : 8 + length]

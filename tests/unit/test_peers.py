@@ -136,9 +136,9 @@ def test_apgd_matches_autoattack(norm: str, threat: Threat, loss: str) -> None:
     x0, label_B = images_away_from_the_box()
     if loss == "dlr":  # behind two other classes it is exactly 1, and rounding decides the direction of its gradient
         threat = with_eps(threat, threat.eps / 16)
-    towards = Toward(label_B, top_other_classes(small_net()(x0), label_B, 1).squeeze(1), targeted_dlr)
+    toward = Toward(label_B, top_other_classes(small_net()(x0), label_B, 1).squeeze(1), targeted_dlr)
     untargeted = Untargeted(label_B, dlr if loss == "dlr" else cross_entropy)
-    goal: Goal = towards if loss == "dlr-targeted" else untargeted
+    goal: Goal = toward if loss == "dlr-targeted" else untargeted
     start = threat.sample(x0, RandomStreams.of(1, torch.arange(6)))
     theirs = their_apgd(norm, threat.eps, loss, 50, start)
     ours = our_points(APGD(steps=50), x0, goal, threat, 50, start)

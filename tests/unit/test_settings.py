@@ -13,12 +13,18 @@ import pytest
 
 import vitadel
 from vitadel.analyze import STUDIES
-from vitadel.attacks import ATTACKS, PGD, SCALINGS
+from vitadel.api.analyze import as_study
+from vitadel.attacks import APGD, ATTACKS, GAMA, PGD, SCALINGS, Square
+from vitadel.attacks.parsing import parse_attack, parse_scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.evaluate import SUITES, AttackSuite
+from vitadel.evaluate.parsing import as_suites
+from vitadel.evaluate.suites import Spatial
 from vitadel.objectives import ARDPRM, AWP, MART, TRADES, Adversarial, AttentionScaling, Standard, TORATraining
 from vitadel.recipes import RECIPES
+from vitadel.recipes.overrides import override
+from vitadel.recipes.recipe import Normalize
 from vitadel.shifts import RotateTranslate
 from vitadel.threats import L1, L2, Linf
 from vitadel.train import SGD, AdamW, Lion, TrainingConfig
@@ -169,7 +175,7 @@ def test_every_number_has_a_range(kind: type, name: str, declared: Any) -> None:
 
 
 def _outside(number: type, allowed: Range) -> list[object]:
-    """Values below and above the range, and what is no number of this kind."""
+    """Values below and above the range, and what is not a number of this kind."""
     low, high = allowed.ge if allowed.gt is None else allowed.gt, allowed.le if allowed.lt is None else allowed.lt
     step = 1 if number is int else 0.25
     below = [low - (0 if allowed.gt is not None else step)] if low is not None else []
@@ -224,3 +230,28 @@ def test_types_of_settings_are_plain_without_their_ranges() -> None:
     assert hints["step_size"] == float | None
     assert typing.get_type_hints(AdamW)["betas"] == tuple[float, float]
     assert typing.get_type_hints(AttackSuite)["eps_scales"] == tuple[float, ...]
+
+
+def test_names_of_earlier_versions_are_accepted() -> None:
+    assert parse_attack("apgd:draws=4,wide_start=true") == APGD(eot_samples=4, use_larger_eps=True)
+    assert parse_attack("square:share=0.5") == Square(p_init=0.5)
+    assert parse_attack("gama:guide=3") == GAMA(guidance_weight=3)
+    scaling = parse_scaling("aas:batch=8,held=16,probe=pgd:steps=3")
+    assert (scaling.batch_size, scaling.trial_images, scaling.trial_attack) == (8, 16, PGD(steps=3))
+    (spatial,) = as_suites("spatial:reach=2,degrees=10,shifts=3,turns=5,mapped=4")
+    assert spatial == Spatial(max_translation=2, max_rotation=10, translations=3, rotations=5, grid_images=4)
+    assert as_study("saliency:centre=true") == as_study("saliency:center=true")
+    assert as_study("semantics:grey=true") == as_study("perturbation-semantics:gray=true")
+    recipe = override(RECIPES["digits-tora"](), ["model.tuning.answer=rob", "plan.optimiser.lr=0.5", "plan.batch=16"])
+    assert recipe.model.tuning is not None
+    assert (recipe.model.tuning.head, recipe.plan.optimizer.lr, recipe.plan.batch_size) == ("rob", 0.5, 16)
+    assert override(recipe, ["model.normalise=none"]).model.normalize is Normalize.NONE
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for _, kind in _dataclasses() if isinstance(getattr(kind, "former_names", None), dict)]
+)
+def test_former_names_are_of_fields(kind: Any) -> None:
+    fields = {field.name for field in dataclasses.fields(kind)}
+    assert set(kind.former_names.values()) <= fields
+    assert not set(kind.former_names) & fields

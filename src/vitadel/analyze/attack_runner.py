@@ -68,7 +68,7 @@ def run_attack(
         index: The images.
         threat: The threat model.
         loss: What the attack maximizes.
-        model: Another model in the place of the context's.
+        model: The model, the context's if not given.
     """
     target = ctx.model if model is None else model
     seed = fold_seed(ctx.seed, *name.encode())

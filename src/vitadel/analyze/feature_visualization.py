@@ -63,7 +63,7 @@ _PURPOSE = {Start.CODE: 1, Start.TEXT: 2}
 
 @dataclass(frozen=True, slots=True)
 class FeatureVisualization:
-    """Pictures that PGD draws towards classes, or towards coordinates of the classifier's input.
+    """Pictures that PGD draws toward classes, or toward coordinates of the classifier's input.
 
     Args:
         classes: The targets; () draws `count` of them at random.
@@ -78,7 +78,7 @@ class FeatureVisualization:
     """
 
     title: ClassVar[str] = "Feature visualization"
-    about: ClassVar[str] = "feature visualization: targeted PGD from noise towards classes or single features"
+    about: ClassVar[str] = "feature visualization: targeted PGD from noise toward classes or single features"
     needs_threat: ClassVar[bool] = False
 
     classes: tuple[CountOrZero, ...] = ()
@@ -98,7 +98,7 @@ class FeatureVisualization:
             raise UsageError(f"FeatureVisualization.starts needs each start once, got {starts}. Name each once.")
         if self.classes and self.coordinates:
             raise UsageError(
-                "FeatureVisualization goes towards classes or towards coordinates, got both. Leave one of them out."
+                "FeatureVisualization goes toward classes or toward coordinates, got both. Leave one of them out."
             )
 
     def refuse(self, model: nn.Module) -> None:
@@ -163,7 +163,7 @@ class FeatureVisualization:
         return starts
 
     def _drawn(self, ctx: Context, model: nn.Module, start: Start | int, targets: Sequence[int]) -> dict[str, object]:
-        """One row of pictures: from one start towards every target."""
+        """One row of pictures: from one start toward every target."""
         target_B, threat, shape = torch.tensor(targets), self._threat(), ctx.batch([0]).x.shape[1:]
 
         def search(index: Tensor) -> tuple[Tensor, ...]:
@@ -213,11 +213,11 @@ class FeatureVisualization:
             notes = (f"{sign} {value:.2f}" for value in one["after"])
             cells.append([Picture.of(image.numpy(), note=note) for image, note in zip(images, notes, strict=True)])
         end = "coordinate at the end" if self.coordinates else "probability of the target at the end"
-        towards = "coordinate on top of what enters the classifier" if self.coordinates else "class on top"
+        toward = "coordinate on top of what enters the classifier" if self.coordinates else "class on top"
         return Pictures(
             "Drawn by the gradients",
-            f"PGD with {self.steps} steps of {self._step():.3g} ({self.norm.value}, eps {self.eps:g}) towards "
-            f"the {towards}. Rows are starts: 'noise, code' is uniform noise plus uniform noise of the radius, "
+            f"PGD with {self.steps} steps of {self._step():.3g} ({self.norm.value}, eps {self.eps:g}) toward "
+            f"the {toward}. Rows are starts: 'noise, code' is uniform noise plus uniform noise of the radius, "
             f"clipped, as in the authors' code; 'noise, text' is uniform noise, as the paper says. Below each is the "
             f"{end}.",
             cells,
@@ -289,7 +289,7 @@ def _with_classifier(model: nn.Module) -> Model:
         net = model.net if isinstance(model, Model) else model
         raise UsageError(
             f"coordinates are those of what enters the last linear layer, and {type(net).__name__} does not say which "
-            "that is. Load it with vitadel.models.load, or go towards classes."
+            "that is. Load it with vitadel.models.load, or go toward classes."
         )
     return model
 

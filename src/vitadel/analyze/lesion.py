@@ -205,7 +205,7 @@ def _draw_statistics(accuracies: Sequence[float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Accuracies:
-    """Accuracies: of the whole model, without one part by kind and layer, and of every draw by kind and count."""
+    """Accuracies of the whole model, without one part by kind and layer, and of every draw by kind and count."""
 
     layers: Sequence[Layer]
     clean: Accuracy

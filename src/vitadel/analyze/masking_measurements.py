@@ -359,7 +359,7 @@ class Measurements:
         names = {
             "again": "the same once more, from another random start, on what it left",
             "margin": f"PGD on the margin, {steps} steps, on the images still robust, not counting AAS",
-            "targeted": f"PGD towards each of {self.settings.targets} other classes, on what is left",
+            "targeted": f"PGD toward each of {self.settings.targets} other classes, on what is left",
             "square": f"Square, {self.settings.queries} queries and no gradients, on what is left",
         }
         return [

@@ -56,6 +56,8 @@ class PerturbationSemantics:
         gray: Whether the perturbation loses its colors.
     """
 
+    former_names: ClassVar[dict[str, str]] = {"grey": "gray"}
+
     title: ClassVar[str] = "Perturbations classified by other models"
     about: ClassVar[str] = "perturbations classified by other models, with shuffled labels as the control"
     needs_threat: ClassVar[bool] = True
@@ -246,7 +248,7 @@ class _WithClassifiers:
             f"Share of {len(ctx.images)} images whose class is among the classifier's first, with Wilson's 95% "
             f"intervals. Chance is {1 / classes:.4f} for the first"
             + (f" and {_TOP / classes:.4f} for the first {_TOP}" if "top5" in tops else "")
-            + f"; shuffled labels show what a classifier biased towards some classes gets by that.{note}",
+            + f"; shuffled labels show what a classifier biased toward some classes gets by that.{note}",
             ["classifier", "shown", *(f"{top} {part}" for top in tops for part in ("", "low", "high"))],
             [
                 [name, _NAMES[shown], *(getattr(scores[name][shown][top], end) for top in tops for end in _ENDS)]

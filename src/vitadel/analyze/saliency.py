@@ -47,6 +47,8 @@ class Saliency:
         center: Whether its channels are centered by their means over positions first.
     """
 
+    former_names: ClassVar[dict[str, str]] = {"centre": "center"}
+
     title: ClassVar[str] = "Saliency maps"
     about: ClassVar[str] = "saliency maps before and under attack: EigenCAM, attention, rollout"
     needs_threat: ClassVar[bool] = True

@@ -78,8 +78,8 @@ class SaliencyMaps:
             cells = _cells(self.model, seen.features, x)
             if cells is None or (seen.features.ndim == 4 and _inside_attention(_net(self.model), self.layer)):
                 raise UsageError(
-                    f"the layer {self.layer} gives {list(seen.features.shape)} for {len(x)} images, which is no map of "
-                    "each. Name another: layer=NAME."
+                    f"the layer {self.layer} gives {list(seen.features.shape)} for {len(x)} images, which is not a map "
+                    "of each. Name another: layer=NAME."
                 )
             return eigencam(cells.flatten(1, 2), center=self.center).unflatten(1, cells.shape[1:3])
         height, width = _grid(self.model, x)
@@ -197,7 +197,7 @@ def _keeping(
     def hook(module: nn.Module, args: tuple[Tensor, ...], out: object) -> None:
         if not isinstance(out, Tensor):
             raise UsageError(f"the layer {layer} gives no single tensor. Choose another.")
-        # the activation after its last normalization is no module that a hook could see
+        # the activation after its last normalization is not a module that a hook could see
         keep(net.active(out) if isinstance(net, WideResNet) and layer == "bn" else out)
 
     return hook
@@ -276,7 +276,7 @@ def _outside_attention(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _cells(model: nn.Module, value: Tensor, x: Tensor) -> Tensor | None:
-    """[B, h, w, C] from what a layer gives; None if that is no map of each image."""
+    """[B, h, w, C] from what a layer gives; None if that is not a map of each image."""
     if len(value) != len(x) or value.ndim not in (3, 4):  # Swin's windows are counted with the images
         return None
     if value.ndim == 4:

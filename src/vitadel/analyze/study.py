@@ -112,8 +112,8 @@ def tensor_context(
     progress: ProgressCallback = silent,
 ) -> Context:
     """The context of a study of images in memory, with its results in memory."""
-    engine, radius = Engine(batch_size=batch_size, precision="float32"), as_threat(threat)
-    return Context(model, TensorImages(x, y), threat=radius, seed=seed, engine=engine, progress=progress)
+    engine = Engine(batch_size=batch_size, precision="float32")
+    return Context(model, TensorImages(x, y), threat=as_threat(threat), seed=seed, engine=engine, progress=progress)
 
 
 def map_chunks(

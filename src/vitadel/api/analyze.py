@@ -105,13 +105,13 @@ def analyze(
     refuse_options(analyze, options)
     check_seed(seed)
     check_number("batch_size", Count | None, batch_size)
-    chosen, radius = as_study(study), threats.as_threat(threat or DEFAULT_THREAT)
+    chosen, within = as_study(study), threats.as_threat(threat or DEFAULT_THREAT)
     if threat is not None and not chosen.needs_threat:
         name = study.partition(":")[0] if isinstance(study, str) else type(study).__name__
         raise UsageError(f"the study {name} attacks nothing, got {spelled('threat', threat)}. Leave it out.")
     job = Job.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
-    _check(chosen, job, radius)
-    parts = {"study": chosen, **({"threat": radius} if chosen.needs_threat else {}), "seed": seed}
+    _check(chosen, job, within)
+    parts = {"study": chosen, **({"threat": within} if chosen.needs_threat else {}), "seed": seed}
     claimed = job.claim(run, "analyze", parts, command)
     with progress_of(progress) as notify:
         if job.assumption:
@@ -120,7 +120,7 @@ def analyze(
             job.model,
             job.images,
             job.data,
-            radius,
+            within,
             seed,
             engine=Engine(batch_size=batch_size, precision="float32"),
             ranks=job.ranks,

@@ -99,17 +99,17 @@ def evaluate(
     if keep_images or scaling is not None:
         _refuse_without_attacks(chosen, spelled("keep_images") if keep_images else spelled("scaling", scaling))
     engine = Engine(batch_size=batch_size, precision=precision, compile=compile)
-    radius = threats.as_threat(threat)
+    threat = threats.as_threat(threat)
     job = Job.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
-    _check(chosen, job, radius, chosen_scaling)
+    _check(chosen, job, threat, chosen_scaling)
     kind = "attack" if all(suite.name == "attack" for suite in chosen) else "evaluate"
-    within = _identifying_threat(chosen, radius, Path(run))
+    within = _identifying_threat(chosen, threat, Path(run))
     claimed = job.claim(run, kind, _parts(chosen, job, within, seed, chosen_scaling, keep_images), command)
     records: list[SuiteRecord] = []
     with progress_of(progress) as notify:
         if job.assumption:
             notify(job.assumption, 0, 0, {})
-        ctx = Context(job.model, job.images, job.data, radius, seed, engine, job.ranks, progress=notify)
+        ctx = Context(job.model, job.images, job.data, threat, seed, engine, job.ranks, progress=notify)
         for suite in chosen:
             if isinstance(suite, AttackSuite) and keep_images:
                 suite = replace(suite, keep_images=True)

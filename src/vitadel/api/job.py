@@ -1,4 +1,4 @@
-"""A model and images that go together, and the run folder that is claimed for what is done with them."""
+"""What `vd.evaluate` and `vd.analyze` share: a model and images that go together, and the run folder they claim."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ def refuse_options(function: Callable[..., object], options: Mapping[str, object
     """Refuse `**options` that say nothing about how a model is loaded, such as `norm=` and `eps=`.
 
     Raises:
-        UsageError: If there are any: ignored, they would leave another threat in place without a word.
+        UsageError: If there are any: ignoring them would evaluate within a different threat.
     """
     other = {name: value for name, value in options.items() if name not in ModelOptions.__annotations__}
     refuse_norm_and_eps(function.__name__, None, other)

@@ -25,7 +25,7 @@ def report(
         The files that were written, the page first.
 
     Raises:
-        UsageError: If one of the folders is no run, or a file cannot be written.
+        UsageError: If one of the folders is not a run, or a file cannot be written.
 
     Example:
         >>> report(["runs/vit", "runs/robust"], "report.html")

@@ -98,13 +98,13 @@ def robustness(
     images, attacks = TensorImages(*_tensors(net, x, y)), _one_suite(suite)
     chosen = _engine(engine, {"batch_size": batch_size, "precision": precision, "compile": compile or None})
     wanted = parse_scaling(scaling) if isinstance(scaling, str) else scaling
-    radius = as_threat(threat or DEFAULT_THREAT)
+    within = as_threat(threat or DEFAULT_THREAT)
     stores: dict[str, MemoryStore] = defaultdict(MemoryStore)
     with progress_of(progress) as notify:
-        ctx = Context(net, images, threat=radius, seed=seed, engine=chosen, progress=notify)
+        ctx = Context(net, images, threat=within, seed=seed, engine=chosen, progress=notify)
         record, *paper = evaluate_suite(attacks, ctx, stores.__getitem__, scaling=wanted)
     store, rows = stores[record.name], stores[record.name].read_verified()[1]
-    worst = rows["worst"] if is_randomized(attacks.stages(radius)) else None
+    worst = rows["worst"] if is_randomized(attacks.stages(within)) else None
     return Robustness(
         record,
         rows["broken_by"],
@@ -147,7 +147,7 @@ def _one_suite(suite: object) -> AttackSuite:
     suites = [one for item in several for one in as_suites([item])]  # one by one: all of attacks are called `attack`
     if others := [one.name for one in suites if not isinstance(one, AttackSuite)]:
         raise UsageError(
-            f"robustness attacks images, and {others[0]} is no attack. Write vd.evaluate(..., {others[0]!r})."
+            f"robustness attacks images, and {others[0]} is not an attack. Write vd.evaluate(..., {others[0]!r})."
         )
     attacks = [one for one in suites if isinstance(one, AttackSuite)]
     chosen = (

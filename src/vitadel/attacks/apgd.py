@@ -6,7 +6,7 @@ Shape letters: B items (an image, or an image and a target class), K classes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -61,6 +61,8 @@ class APGD(IterativeAttack):
         >>> result = APGD(steps=100)(model, x, Untargeted(y, dlr), "linf:8/255")  # APGD-DLR
         >>> result = APGD(targets=9)(model, x, y, "linf:8/255")  # APGD-T
     """
+
+    former_names: ClassVar[dict[str, str]] = {"draws": "eot_samples", "wide_start": "use_larger_eps"}
 
     steps: Count = 100
     restarts: Count = 1

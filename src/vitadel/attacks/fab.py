@@ -89,7 +89,7 @@ class FAB(IterativeAttack):
 
 
 def _between_projections(x: Tensor, x0: Tensor, normal: Tensor, difference_B: Tensor, threat: Threat) -> Tensor:
-    """Towards the hyperplane where the linearized logit difference is zero, and a little towards the image."""
+    """Toward the hyperplane where the linearized logit difference is zero, and a little toward the image."""
     offset_B = (normal.flatten(1) * x.flatten(1)).sum(1) - difference_B
     both = threat.project_on_hyperplane(
         torch.cat([x, x0]), torch.cat([normal, normal]), torch.cat([offset_B, offset_B])
@@ -124,7 +124,7 @@ def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> t
         nearest_difference_B = torch.where(nearer_B, difference_B, nearest_difference_B)
         normal = torch.where(per_image(nearer_B, x), grad, normal)
         not_finite_B |= ~distance_B.isfinite()
-    # NaN is nearer than nothing: it must not pass for a boundary that is far away
+    # comparisons with NaN are false, and without a NaN here the boundary would pass for a distant one
     return nearest_difference_B, normal.detach().masked_fill(per_image(not_finite_B, x), torch.nan)
 
 

@@ -4,6 +4,7 @@ Shape letters: B items, K classes.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -37,6 +38,8 @@ class GAMA(IterativeAttack):
     Example:
         >>> result = GAMA(steps=100)(model, x, y, "linf:8/255")
     """
+
+    former_names: ClassVar[dict[str, str]] = {"guide": "guidance_weight"}
 
     steps: Count = 100
     restarts: Count = 1

@@ -109,7 +109,7 @@ class SavedBuffers:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Restore the buffers."""
+        """Give the buffers the values they had when this was made."""
         for module, name, buffer in self.owners:
             now = module._buffers.get(name)
             # one of another shape is not state of the model but computed for this input

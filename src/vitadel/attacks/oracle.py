@@ -72,7 +72,7 @@ class Oracle:
         """Logits in float32, or in float64 if both the pixels and what the model computes in are.
 
         Raises:
-            UsageError: If the output is no tensor [B, K], or has no class for one of the labels.
+            UsageError: If the output is not a tensor [B, K], or has no class for one of the labels.
         """
         self.forward_calls += 1
         z_BK = as_logits(self._model(in_own_precision(self._model, x)))
@@ -90,7 +90,7 @@ class Oracle:
 
     @property
     def model(self) -> Model:
-        """The model itself."""
+        """The model, whose calls through this are not counted."""
         return self._model
 
     @contextmanager

@@ -42,6 +42,8 @@ class Square(IterativeAttack):
         >>> result = Square(queries=5000)(model, x, y, "linf:8/255")
     """
 
+    former_names: ClassVar[dict[str, str]] = {"share": "p_init"}
+
     default_loss: ClassVar[Loss] = staticmethod(margin)
 
     queries: Count = 5000

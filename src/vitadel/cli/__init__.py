@@ -95,7 +95,7 @@ def _prepare_output() -> None:
         if stream is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # one that was led to a pipe behind Python's back cannot be asked for its position
+            with suppress(OSError):  # one redirected to a pipe at the file-descriptor level has no position
                 stream.reconfigure(errors="backslashreplace")
 
 

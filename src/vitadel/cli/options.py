@@ -102,7 +102,7 @@ ScalingOption = Annotated[
         ATTACK,
         "NAME",
         "Attack robust images once more with scaled attention: NAME[:KEY=VALUE,...] from `vitadel scalings`, or a "
-        "factor such as 0.01. Of a network without attention the logits are scaled.",
+        "factor such as 0.01. For a network without attention, the logits are scaled.",
     ),
 ]
 SeedOption = Annotated[int, option("--seed", COMPUTE, "N", "Seeds all random numbers.")]

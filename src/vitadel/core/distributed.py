@@ -82,10 +82,10 @@ def set_launch_environment() -> None:
     environment = os.environ
     if "RANK" in environment or "WORLD_SIZE" in environment:
         return
-    for rank, world, local in _LAUNCHERS:
-        in_batch_script = world == "SLURM_NTASKS" and "SLURM_JOB_ID" in environment
-        if rank in environment and world in environment and not in_batch_script:
-            if (size := _number(world)) > 1:
+    for rank, world_size, local in _LAUNCHERS:
+        in_batch_script = world_size == "SLURM_NTASKS" and "SLURM_JOB_ID" in environment
+        if rank in environment and world_size in environment and not in_batch_script:
+            if (size := _number(world_size)) > 1:
                 place = {"RANK": str(_number(rank)), "WORLD_SIZE": str(size), "LOCAL_RANK": environment.get(local, "0")}
                 meeting = {"MASTER_ADDR": _address(environment), "MASTER_PORT": str(_port(environment))}
                 environment.update(

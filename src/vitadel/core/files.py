@@ -120,7 +120,7 @@ def _checked(path: Path, content: dict[str, object], remedy: str) -> dict[str, o
 
 def _text(path: Path) -> str:
     if path.exists() and not path.is_file() and not path.is_dir():  # reading a named pipe would wait forever
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     if path.stat().st_size > 4 * MOST_CHARACTERS:
         raise ValueError(f"it has {path.stat().st_size} bytes, more than any file written here")
     return path.read_text(encoding="utf-8")

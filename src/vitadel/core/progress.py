@@ -28,7 +28,7 @@ def prefixed(notify: ProgressCallback, prefix: str) -> ProgressCallback:
 
 
 class DeferredProgress:
-    """A callback that keeps reports until it is certain that the work begins: a refusal is one line."""
+    """A callback that buffers reports until the work begins, so that an error is one line."""
 
     def __init__(self, notify: ProgressCallback) -> None:
         self._notify = notify

@@ -266,7 +266,7 @@ def _changed_field(kind: object, old: object, settings: Sequence[_Setting], nota
 
 
 def _default(kind: object) -> object:
-    """An unset part with the values that its class has by default; None if it is no dataclass."""
+    """An unset part with the values that its class has by default; None if it is not a dataclass."""
     kinds = (one for one in typing.get_args(kind) if isinstance(one, type) and dataclasses.is_dataclass(one))
     return next((one() for one in kinds), None)
 

@@ -26,7 +26,7 @@ _PER_CLASS = 50
 _IN_ALL = {Kind.IMAGENET_A: 7500, Kind.IMAGENET_R: 30000}
 _SEVERITIES = 5
 _CIFAR_TEST = 10000
-# the data sets of corrupted images, which are no separate data sets: `corruptions:files=DIR` reads them
+# the data sets of corrupted images, which are not separate data sets: `corruptions:files=DIR` reads them
 CORRUPTED = ("imagenet-c", "cifar10-c", "cifar100-c")
 
 

@@ -33,7 +33,7 @@ def with_scaled(attacks: tuple[NamedAttack, ...], factors: Factors) -> tuple[Nam
 
 
 def in_float32(engine: Engine) -> Engine:
-    """The engine for a rescaled search: what scaling brings back is what lower precision would lose again."""
+    """The engine for a rescaled search: float32, since half precision underflows where scaling restores gradients."""
     if engine.precision not in (None, "float32"):
         raise UsageError(f"scaled attacks search in float32, got precision={engine.precision!r}. Leave it out.")
     if engine.compile:
@@ -76,7 +76,7 @@ def _searched_images(ctx: Context, scaling: Scaling) -> tuple[Images, str]:
 def search_flags(found: Mapping[str, Any], model: object) -> list[Flag]:
     """Flags if logits were scaled instead of attention, and if factors were chosen on images evaluated with them."""
     flags = list(logit_scaling_flags(require_taps(model)))
-    if found.get("split") != _EVALUATED or len(found.get("tried", ())) < 2:  # a single factor is no choice
+    if found.get("split") != _EVALUATED or len(found.get("tried", ())) < 2:  # a single factor is not a choice
         return flags
     count = found["images"]
     sentence = (
@@ -86,7 +86,7 @@ def search_flags(found: Mapping[str, Any], model: object) -> list[Flag]:
 
 
 def factors_of(record: Mapping[str, Any]) -> Factors:
-    """The factors that were found."""
+    """The factors in a record of an evaluation with attention scaling."""
     factors = record[_FACTORS]
     assert isinstance(factors, dict)
     return Factors(**{**factors, "attentions": tuple(factors["attentions"])})

@@ -259,7 +259,7 @@ class Context:
         """A part that is not per image: made by one process, read by all, and kept.
 
         Args:
-            name: What it is called.
+            name: Name of the value, unique within the store.
             make: Returns plain JSON values, computed if the part is not there yet.
 
         Returns:
@@ -312,7 +312,7 @@ class Context:
 
         Args:
             x: [B, 3, H, W] in [0, 1].
-            model: Another model in the place of this one.
+            model: The model, the context's if not given.
             seed: Seeds what a randomized model draws.
         """
         z_BK = logits(self.model if model is None else model, x, seed=seed)
@@ -356,7 +356,7 @@ class Context:
             batch: The images.
             goal: Untargeted on the labels if not given.
             threat: The context's if not given.
-            model: Another model in the place of this one.
+            model: The model, the context's if not given.
         """
         threat = self.required_threat if threat is None else threat
         goal = Untargeted(batch.y, attack.goal_loss) if goal is None else goal

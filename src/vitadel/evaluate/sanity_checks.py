@@ -37,7 +37,7 @@ def sanity_flags(model: nn.Module, x: Tensor) -> tuple[Flag, ...]:
     """
     with isolated(model, 0, x.device):
         flags = tuple(_output_flags(model, x))
-        # noise and the rounding of half precision drown finite differences
+        # noise and the rounding of half precision are larger than finite differences
         noisy = any(flag.code in ("randomized", "stateful") for flag in flags)
         half = in_own_precision(model, x).dtype in (torch.float16, torch.bfloat16)
         return (*flags, *_gradient_flags(model, x, finite_differences=not (noisy or half)))

@@ -245,7 +245,7 @@ def is_randomized(attacks: Sequence[NamedAttack]) -> bool:
 
 
 def _correct_shares(model: nn.Module, x: Tensor, label_B: Tensor) -> tuple[Tensor, Tensor]:
-    """How often a randomized model is correct, twice: to select by and score by the same samples would flatter."""
+    """How often a randomized model is correct, twice: scoring on the samples that select would be biased upward."""
     samples = torch.stack([logits(model, x, seed=seed).argmax(1) == label_B for seed in range(2 * _SAMPLES)])
     selected, scored = samples.float().view(2, _SAMPLES, -1).mean(1)
     return selected, scored

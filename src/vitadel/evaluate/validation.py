@@ -23,8 +23,8 @@ def validation_scores(
     """Clean and robust accuracy on some images, in memory.
 
     The accuracy after one step is that of all images, whatever was found before: a model that reads the attack has more
-    of those correct than clean ones. Of a TORA model also the robust head's, on the same images, clean and one step
-    away by the joint output.
+    of those correct than clean ones. For a TORA model, also those of the robust head, on the same images, clean and one
+    step away by the joint output.
 
     Args:
         model: The model.

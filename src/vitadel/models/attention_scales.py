@@ -97,7 +97,7 @@ def restore(net: nn.Module, factors: Mapping[str, Tensor]) -> None:
     """Give a network the factors that were taken from a state dict; they may come from any file.
 
     Raises:
-        UsageError: If they do not fit the network, or are no factors.
+        UsageError: If they do not fit the network, or are not factors.
     """
     if ATTENTION in factors:
         set_factors(net, ATTENTION, factors[ATTENTION])

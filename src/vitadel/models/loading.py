@@ -287,7 +287,7 @@ def _find(text: str) -> Path:
         return final
     if not path.exists():
         raise UsageError(
-            f"{text!r} is no model: no such file or folder.{_timm_hint(text)} Give a run folder, a checkpoint, "
+            f"{text!r} is not a model: no such file or folder.{_timm_hint(text)} Give a run folder, a checkpoint, "
             "zoo:NAME or timm:NAME."
         )
     if path.suffix != ".safetensors":

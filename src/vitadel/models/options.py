@@ -57,7 +57,7 @@ def check_options(
         known &= set(inspect.signature(architectures[0]).parameters)
     for option, value in options.items():
         if option in _ELSEWHERE:
-            raise UsageError(f"{option} of {name} is no option. Say {_ELSEWHERE[option]}={value!r:.40} instead.")
+            raise UsageError(f"{option} of {name} is not an option. Say {_ELSEWHERE[option]}={value!r:.40} instead.")
         if option == "in_chans" and allowed is None:
             if value != 3:
                 raise UsageError(

@@ -120,7 +120,7 @@ class ModelSpec:
                 old = {"answer": "head"}  # as earlier versions spelled it
                 tuning = Tuning(**{old.get(key, key): value for key, value in tuning.items()})
             if not isinstance(values.get("options", {}), dict):
-                raise TypeError("its options are no mapping")
+                raise TypeError("its options are not a mapping")
             return cls(**{**values, "normalization": Normalization(mean, std), "tuning": tuning})
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError, UsageError) as error:
             raise UsageError(

@@ -26,7 +26,7 @@ import copy
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +77,8 @@ class Tuning:
         head: The model's output: `joint`, the mean of the new heads, or one head: `acc`, `rob`, or `kept`, that of
             the frozen network.
     """
+
+    former_names: ClassVar[dict[str, str]] = {"answer": "head"}
 
     tuning: str = "tora"
     reduction: Count = 16

@@ -232,11 +232,11 @@ class _FactorSearch(Objective):
     def _candidate(self, model: Model, images: _SearchImages) -> Tensor:
         """[2 + M]: score, distance and factors of the best candidate of the batch, the same for all ranks."""
         # a candidate that is measured from the one before it cannot be searched in parallel
-        rank, world = (0, 1) if self._drifts else _rank_and_world()
+        rank, world_size = (0, 1) if self._drifts else _rank_and_world()
         size, device = self.scaling.batch_size, images.x.device
         reference = _factors(model.net, self.buffer)
         candidates = [self._row(-math.inf, replace(reference, objective=0.0), device)]
-        for begin in range(rank * size, len(images.x), world * size):
+        for begin in range(rank * size, len(images.x), world_size * size):
             part = slice(begin, begin + size)
             x, y = images.x[part], hard_labels(images.y[part])
             # by the first image, so that a batch in parts has the same starts
@@ -300,10 +300,10 @@ def _rank_and_world() -> tuple[int, int]:
 
 def _gathered(value: Tensor) -> Tensor:
     """The tensors of all ranks, stacked."""
-    _, world = _rank_and_world()
-    if world == 1:
+    _, world_size = _rank_and_world()
+    if world_size == 1:
         return value[None]
-    every = [torch.empty_like(value) for _ in range(world)]
+    every = [torch.empty_like(value) for _ in range(world_size)]
     distributed.all_gather(every, value.contiguous())
     return torch.stack(every)
 

@@ -242,7 +242,7 @@ def _radii(columns: Sequence[Column], threat: Threat | None) -> list[Threat]:
     for column in columns:
         suite, own = column.suite, parse_threat(column.threat) if column.threat else threat
         if isinstance(suite, AttackSuite):
-            radii += [radius for radius in suite.radii(own) if radius is not None]
+            radii += [radius for radius in suite.threats(own) if radius is not None]
         elif suite.needs_threat and own is not None:
             radii.append(own)
     return radii

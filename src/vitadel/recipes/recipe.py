@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from vitadel.attacks import Attack
 from vitadel.core.errors import unknown_name_error
@@ -37,6 +37,8 @@ class ModelChoice:
         options: Options of its architecture.
         tuning: Adapters and heads added to it; they alone are trained, and the network itself is frozen.
     """
+
+    former_names: ClassVar[dict[str, str]] = {"normalise": "normalize"}
 
     start: str
     image_size: Side

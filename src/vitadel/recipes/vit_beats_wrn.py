@@ -152,7 +152,7 @@ def vit_b2_cifar10_sgd() -> Recipe:
     """ViT-B/2 on CIFAR-10 with SGD, which the paper finds to fail. Estimate: 86 H200 hours.
 
     Text and code differ: the text has the settings of Lion but for the learning rate, and so a batch of 1024; the code
-    has 2048 (`--set plan.batch_size=2048`). Without weight decay it is no tuned comparison.
+    has 2048 (`--set plan.batch_size=2048`). Without weight decay it is not a tuned comparison.
     """
     recipe = vit_b2_cifar10()
     return replace(

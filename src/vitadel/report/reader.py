@@ -219,7 +219,7 @@ def read_runs(folders: Sequence[Path]) -> tuple[RunRecord, ...]:
     """The records of run folders, in their order, a folder given twice taken once.
 
     Raises:
-        UsageError: One of them is no run, has nothing to show, or has a file that cannot be read.
+        UsageError: One of them is not a run, has nothing to show, or has a file that cannot be read.
     """
     if not folders:
         raise UsageError("a report needs at least one run, got none. Write: vitadel report RUN... --out report.html")

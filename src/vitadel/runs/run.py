@@ -288,7 +288,7 @@ def _locked(folder: Path) -> IO[str]:
 
 
 def _line_end(handle: IO[bytes]) -> str:
-    """A line that an interruption cut short must not swallow the next one."""
+    """Complete a line that an interruption cut short, so that it does not merge with the next."""
     if handle.tell() == 0:
         return ""
     with open(handle.name, "rb") as written:

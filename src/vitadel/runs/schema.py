@@ -164,7 +164,7 @@ class SuiteRecord:
         search_precision: What the searches were computed in; every success was judged in float32.
         flags: Reasons why the numbers may be unreliable.
         seconds: Time it took.
-        title: For people, where the suite has measures.
+        title: Title in reports, where the suite has measures.
         sentence: The main finding in a sentence.
         measures: The numbers of a suite that perturbs images, one of them the main one.
         conventions: What else determines the numbers, such as the preprocessing.
@@ -324,7 +324,7 @@ class StudyRecord:
 
     Args:
         study: Which study, such as `lesion`.
-        title: For people.
+        title: Title in reports.
         summary: The main finding in one or two sentences.
         exhibits: What it shows.
         numbers: Its own results by name, for programs.

@@ -124,7 +124,7 @@ def _plain_types(kind: Any) -> set[Any]:
 def _read_plain(kind: type, value: object, path: str) -> object:
     if kind is float and type(value) is int:
         return float(value)
-    if type(value) is not kind:  # not isinstance: a bool is no number
+    if type(value) is not kind:  # not isinstance: a bool is not a number
         raise _mismatch(_PLAIN[kind], value, path)
     return value
 
@@ -192,7 +192,9 @@ def _read_array(kind: Any, value: object, path: str) -> object:
         data = base64.b64decode(_expect(text, str, "text", f"{path}.base64"), validate=True)
         return np.frombuffer(data, dtype=wanted).reshape(sides)
     except ValueError as error:
-        raise error if isinstance(error, Mismatch) else Mismatch(f"{path} is no array of {sides}: {error}") from None
+        raise (
+            error if isinstance(error, Mismatch) else Mismatch(f"{path} is not an array of {sides}: {error}")
+        ) from None
 
 
 def _expect(value: object, kind: type, name: str, path: str) -> Any:

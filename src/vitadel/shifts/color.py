@@ -56,7 +56,7 @@ def _sixths(x: Tensor, most: Tensor, span: Tensor) -> Tensor:
 
 
 def contrast(x: Tensor, rng: RandomStreams, factor: float) -> Tensor:
-    """Every channel drawn towards its own mean."""
+    """Every channel drawn toward its own mean."""
     mean = _mean_in_order(x) if x.is_cpu else x.mean((2, 3), keepdim=True)
     return (x - mean).mul_(factor).add_(mean)
 

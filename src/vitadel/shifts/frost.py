@@ -30,7 +30,7 @@ _TINTS = (
     ((138, 153, 165), (29, 29, 29)),
     ((112, 123, 135), (44, 43, 42)),
 )
-# power falls as frequency to the -1.6 in the photographs; the ridges' kinks lift the high end, hence a little more
+# power falls as frequency to the -1.6 in the photographs; the ridges' kinks lift the high end, so noise falls faster
 _SLOPE = -1.75
 _RIDGES = 0.6
 

@@ -40,7 +40,7 @@ _COSINES = (
     (2260, -6436, 9633, -11363),
 )
 _TO_YCC = ((19595, 38470, 7471), (-11059, -21709, 32768), (32768, -27439, -5329))
-# images in float64 at a time, lest large batches fill a GPU
+# images in float64 at a time, to limit memory
 _AT_A_TIME = 128
 
 

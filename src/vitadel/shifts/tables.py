@@ -142,7 +142,7 @@ CORRUPTIONS: dict[str, CorruptionKind] = {
     ),
     "contrast": CorruptionKind(
         "digital",
-        "channels drawn towards their means",
+        "channels drawn toward their means",
         color.contrast,
         _each(0.4, 0.3, 0.2, 0.1, 0.05),
         _each(0.75, 0.5, 0.4, 0.3, 0.15),

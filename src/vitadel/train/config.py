@@ -111,6 +111,8 @@ class TrainingConfig:
         "workers": "num_workers",
         "lr_rule": "lr_scaling",
         "lr_each": "lr_unit",
+        "optimiser": "optimizer",
+        "understudy": "attack_model",
     }
 
     epochs: Count

@@ -99,15 +99,15 @@ class Trainer:
         )
         from timm.utils import ModelEmaV3
 
-        device, world = self.accelerator.device, self.accelerator.num_processes
+        device, world_size = self.accelerator.device, self.accelerator.num_processes
         is_main = bool(self.accelerator.is_main_process)
-        self.sampler = set_up(model, objective, train, config, synthetic, seed=seed, world=world)
+        self.sampler = set_up(model, objective, train, config, synthetic, seed=seed, world_size=world_size)
         model.to(device)
         self.average = None if config.ema is None else ModelEmaV3(model, decay=config.ema_per_update)
         nets: dict[str, nn.Module] = {"model": model}
         if self.average is not None:
             nets["average"] = self.average.module
-        if config.shard and world > 1:
+        if config.shard and world_size > 1:
             for net in nets.values():
                 shard(net, device)
         optimizer = config.optimizer.build(model.net)
@@ -118,13 +118,13 @@ class Trainer:
         self.loader = Loader(
             train, None if synthetic is None else synthetic.images, device, config.pil_augment, config.num_workers
         )
-        cuda_graphs = world == 1 and config.supports_cuda_graphs(device)
+        cuda_graphs = world_size == 1 and config.supports_cuda_graphs(device)
         self.attack_model: AttackModel | None = None
         if bf16 and config.attack_model and not config.shard:
             self.attack_model = AttackModel(model, config.compile, cuda_graphs=cuda_graphs)
         self.captures_loss = cuda_graphs and objective.capturable
         self.graphed_losses: dict[str, GraphedBackward] = {}
-        self.log = TrainingLog(run, device, world, writes=is_main, peak_flops=peak, flops=flops, notify=notify)
+        self.log = TrainingLog(run, device, world_size, writes=is_main, peak_flops=peak, flops=flops, notify=notify)
         self.state = TrainState()
         # as of the last validation, whose best weights may be of an update that is undone later
         self.validated: TrainState | None = None
@@ -212,8 +212,8 @@ class Trainer:
 
     def _batches(self) -> Generator[TrainingBatch, None, None]:
         sampler = replace(self.sampler, seed=self._run_seed)
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        indices = sampler.batches(range(self.state.step, self.total_steps), rank, world)
+        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
+        indices = sampler.batches(range(self.state.step, self.total_steps), rank, world_size)
         return self.loader.batches(indices, seed=sampler.seed)
 
     @property
@@ -367,5 +367,5 @@ class Trainer:
         self._continue_from(replace(state, rollbacks=state.rollbacks + 1, best=scored.best, robust=scored.robust))
         sentence = f"{why}: back to step {state.step}, with other random numbers from there"
         self.log.flag(state.step, Flag("not-finite", sentence, {"rollbacks": self.state.rollbacks}))
-        # saved at once, or a run that fails again and again would never count beyond one
+        # saved at once, so that rollbacks are counted across restarts
         self._save_checkpoint()

@@ -33,7 +33,7 @@ def set_up(
     synthetic: Synthetic | None,
     *,
     seed: int,
-    world: int | None = None,
+    world_size: int | None = None,
 ) -> Sampler:
     """Check that all parts of a training go together, and prepare the model.
 
@@ -47,7 +47,7 @@ def set_up(
         config: Everything else.
         synthetic: Generated images, mixed into every batch.
         seed: The seed of the run.
-        world: How many processes share the work; by default those of this launch.
+        world_size: How many processes share the work; by default those of this launch.
 
     Returns:
         The order of the images.
@@ -63,7 +63,9 @@ def set_up(
             f"{type(objective).__name__} trains other weights at every update, and plan.shard shards all of them. "
             "Set plan.shard=false."
         )
-    sampler = make_sampler(train, synthetic, config, seed, process_state().num_processes if world is None else world)
+    sampler = make_sampler(
+        train, synthetic, config, seed, process_state().num_processes if world_size is None else world_size
+    )
     objective.prepare_model(model)
     _refuse_hidden_attention(config, model, objective)
     if config.checkpoint_activations:
@@ -71,19 +73,21 @@ def set_up(
     return sampler
 
 
-def make_sampler(train: Split, synthetic: Synthetic | None, config: TrainingConfig, seed: int, world: int) -> Sampler:
-    """The order of the images, for a batch that `world` processes can share."""
+def make_sampler(
+    train: Split, synthetic: Synthetic | None, config: TrainingConfig, seed: int, world_size: int
+) -> Sampler:
+    """The order of the images, for a batch that `world_size` processes can share."""
     refuse_empty(train, "the training split", "train on")
     size = min(config.batch_size, len(train)) if synthetic is None else config.batch_size
-    if size % (world * config.accumulate) and (world > 1 or size == config.batch_size):
+    if size % (world_size * config.accumulate) and (world_size > 1 or size == config.batch_size):
         raise UsageError(
-            f"a batch of {size} cannot be shared evenly by {world} processes in {config.accumulate} parts. "
-            f"Set plan.batch_size to a multiple of {world * config.accumulate}."
+            f"a batch of {size} cannot be shared evenly by {world_size} processes in {config.accumulate} parts. "
+            f"Set plan.batch_size to a multiple of {world_size * config.accumulate}."
         )
-    if config.mixing is not None and world > 1 and config.batch_size % (2 * world):
+    if config.mixing is not None and world_size > 1 and config.batch_size % (2 * world_size):
         raise UsageError(
             f"plan.mixing pairs images within a process, got plan.batch_size={config.batch_size}. "
-            f"Set plan.batch_size to a multiple of {2 * world}."
+            f"Set plan.batch_size to a multiple of {2 * world_size}."
         )
     if synthetic is None:
         return Sampler(len(train), size, seed, repeats=config.repeats)

@@ -176,7 +176,7 @@ def test_invalid_settings_are_refused(model: Model, x: Tensor) -> None:
         FeatureVisualization(classes=(5,)).refuse(resnet)
     with pytest.raises(UsageError, match=r"Flatten does not say which that is\. Load it with vitadel\.models\.load"):
         studied(nn.Flatten(), x, FeatureVisualization(coordinates=(0,)))
-    with pytest.raises(UsageError, match="towards classes or towards coordinates, got both"):
+    with pytest.raises(UsageError, match="toward classes or toward coordinates, got both"):
         FeatureVisualization(classes=(1,), coordinates=(1,))
     with pytest.raises(UsageError, match=r"FeatureVisualization\.starts needs each start once"):
         FeatureVisualization(starts=(Start.CODE, Start.CODE))

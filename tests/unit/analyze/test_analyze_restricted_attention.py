@@ -50,7 +50,7 @@ def tiny(family: str) -> Model:
 
 
 def unbiased(model: Model) -> Model:
-    """Without a bias towards one class, which would hide changes."""
+    """Without a bias toward one class, which would hide changes."""
     for weight in noisy_weights(model, 0.3).parameters():
         if weight.shape == (CLASSES,):
             nn.init.zeros_(weight)

@@ -226,12 +226,16 @@ def test_tokens_of_an_unknown_family_need_a_layer_name(x: Tensor) -> None:
         SaliencyMaps.of(model, (EIGEN,), None, False, x)
     maps, _ = SaliencyMaps.of(model, (EIGEN,), "head", False, x)(x, 0)
     assert maps[EIGEN].shape == (4, 4, 4)
-    with pytest.raises(UsageError, match=r"attn\.k_norm gives \[4, 2, 16, 16\] for 4 images, which is no map of each"):
+    with pytest.raises(
+        UsageError, match=r"attn\.k_norm gives \[4, 2, 16, 16\] for 4 images, which is not a map of each"
+    ):
         SaliencyMaps.of(model, (EIGEN,), "attn.k_norm", False, x)(x, 0)
 
 
 def test_windows_of_swin_are_not_images(x: Tensor) -> None:
-    with pytest.raises(UsageError, match=r"gives \[16, 16, 24\] for 4 images, which is no map of each. Name another"):
+    with pytest.raises(
+        UsageError, match=r"gives \[16, 16, 24\] for 4 images, which is not a map of each. Name another"
+    ):
         SaliencyMaps.of(tiny("swin"), (EIGEN,), "layers.0.blocks.0.attn", False, x)(x, 0)
 
 
@@ -337,7 +341,7 @@ def test_invalid_settings_are_refused(x: Tensor) -> None:
             studied(tiny(family), x, Saliency(methods=(method,)))
     with pytest.raises(UsageError, match=r"unknown layer 'block\.1\.out'. Did you mean 'blocks\.1\.out'"):
         studied(tiny("vit"), x, Saliency(layer="block.1.out"))
-    with pytest.raises(UsageError, match=r"the layer head\.in gives \[1, 48\]|which is no map of the image"):
+    with pytest.raises(UsageError, match=r"the layer head\.in gives \[1, 48\]|which is not a map of the image"):
         studied(tiny("vit"), x[:1], Saliency(layer="head.in", steps=1))
     with pytest.raises(UsageError, match="no feature map of more than one cell"):
         studied(bare(nn.Sequential(nn.Flatten(), nn.Linear(3072, 5))), x)

@@ -205,7 +205,7 @@ def test_invalid_settings_are_refused(x: Tensor, y: Tensor, tmp_path: Path) -> N
     model = load("timm:test_resnet", num_classes=5, image_size=32)
     with pytest.raises(UsageError, match=r"the studied model has 5 classes, the classifier .* has 3"):
         PerturbationSemantics(classifiers=(str(path),)).refuse(model)
-    with pytest.raises(UsageError, match="is no model: no such file or folder"):
+    with pytest.raises(UsageError, match="is not a model: no such file or folder"):
         PerturbationSemantics(classifiers=("nowhere",)).refuse(model)
 
     class ThreeClasses(nn.Module):

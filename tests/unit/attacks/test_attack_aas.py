@@ -189,10 +189,10 @@ def test_other_norms_are_supported(model: Model, x: Tensor, label_B: Tensor) -> 
 
 
 def test_a_goal_without_labels_needs_given_factors(model: Model, x: Tensor, label_B: Tensor) -> None:
-    towards = Targeted((label_B + 1) % 5)
+    toward = Targeted((label_B + 1) % 5)
     with pytest.raises(UsageError, match="AAS needs an Untargeted goal, got Targeted"):
-        AAS(PGD(steps=2))(model, x, towards, EPS, seed=0)
-    AAS(PGD(steps=2), factors=Factors((0.5, 0.5)))(model, x, towards, EPS, seed=0)
+        AAS(PGD(steps=2))(model, x, toward, EPS, seed=0)
+    AAS(PGD(steps=2), factors=Factors((0.5, 0.5)))(model, x, toward, EPS, seed=0)
 
 
 def test_prepared_searches_factors_once(model: Model, x: Tensor, label_B: Tensor) -> None:

@@ -122,7 +122,7 @@ def test_an_objective_that_never_increases_halves_the_step_size_at_every_checkpo
 def test_three_quarters_of_the_steps_must_increase_the_objective(num_increases: int, halved: bool) -> None:
     """The first window has 22 steps, and 16.5 is three quarters of it. Decreases come first and do not count.
 
-    The objective of the start is no increase, though it is positive.
+    The objective of the start is not an increase, though it is positive.
     """
     objectives = [5.0 - call for call in range(23 - num_increases)]
     objectives += [objectives[-1] + 1000 * (1 + call) for call in range(num_increases)] + [0.0] * 78

@@ -241,7 +241,7 @@ def test_objects_are_never_unpickled(tmp_path: Path, key: str) -> None:
     with zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
         archive.writestr("image.npy", pickle.dumps(Malicious(trace)))
         archive.writestr("label.npy", b"")
-    refused(tmp_path / "b.npz", f"'image' in {tmp_path / 'b.npz'} is no numpy array (")
+    refused(tmp_path / "b.npz", f"'image' in {tmp_path / 'b.npz'} is not a numpy array (")
     assert not trace.exists()
 
 

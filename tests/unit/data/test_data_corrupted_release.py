@@ -97,7 +97,7 @@ def test_extra_files_among_stimuli_are_skipped_only_on_request(tmp_path: Path, u
     paint(tmp_path / "cat/cat1-dog10.png")
     (tmp_path / unknown).parent.mkdir(exist_ok=True)
     (tmp_path / unknown).write_text("?")
-    with pytest.raises(UsageError, match=f"1 entries that are no stimuli, the first is {unknown}"):
+    with pytest.raises(UsageError, match=f"1 entries that are not stimuli, the first is {unknown}"):
         load(f"cue-conflict:{tmp_path}", preprocess=Squash(8))
     data = load(f"cue-conflict:{tmp_path}", preprocess=Squash(8), skip=True)
     assert data.test.ids == ("cat/cat1-dog10.png",)

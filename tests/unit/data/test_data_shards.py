@@ -184,9 +184,9 @@ def test_files_that_are_missing_or_damaged_are_named(folder: Path, name: str) ->
     refused(folder, f"{path} should be {len(whole)} bytes long, got {len(whole) + 1}. {AGAIN}")
     for start in (0, 3, 100):
         path.write_bytes(whole[:start])
-        refused(folder, f"{path} is damaged: it is no .npy file (EOF")
+        refused(folder, f"{path} is damaged: it is not an .npy file (EOF")
     path.write_bytes(b"no array at all")
-    refused(folder, f"{path} is damaged: it is no .npy file (the magic string is not correct")
+    refused(folder, f"{path} is damaged: it is not an .npy file (the magic string is not correct")
     np.save(path, np.zeros((10, 7), np.float32))
     refused(folder, f"{path} should hold uint8 [10")
     refused(folder, f"as shards.json says, got float32 [10, 7]. {AGAIN}")

@@ -86,7 +86,7 @@ def test_a_suite_without_any_radius_is_refused() -> None:
     with pytest.raises(UsageError, match="AttackSuite.eps_scales is empty, so no radius is attacked"):
         AttackSuite("own", "", tuple(ENTRIES), eps_scales=())
     with pytest.raises(UsageError, match=r"suite 'own' has no radius up to 1 at 0.5, got eps_scales \(4.0,\)"):
-        AttackSuite("own", "", tuple(ENTRIES), eps_scales=(4.0,)).radii(Linf(0.5))
+        AttackSuite("own", "", tuple(ENTRIES), eps_scales=(4.0,)).threats(Linf(0.5))
 
 
 @pytest.mark.parametrize("name", ["clean", "flags"])

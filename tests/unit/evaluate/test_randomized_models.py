@@ -54,7 +54,7 @@ def rand(steps: int, samples: int = 4) -> tuple[NamedAttack, ...]:
 
 @pytest.mark.parametrize("share", [0.6, 0.8, 0.95])
 def test_without_possible_attack_the_accuracy_is_that_of_clean_images(share: float) -> None:
-    """A single wrong prediction is no success: counting it as one would leave share**samples of the images."""
+    """A single wrong prediction is not a success: counting it as one would leave share**samples of the images."""
     logit_difference = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor(share))
     x, y = pictures(0.5 + 0.1 * float(logit_difference))
     result = robustness(NoisyThreshold(0.1), x, y, Linf(1e-6), rand(3))

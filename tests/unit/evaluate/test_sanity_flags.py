@@ -224,7 +224,7 @@ def test_probabilities_are_detected_in_every_precision(dtype: torch.dtype) -> No
     flags = sanity_flags(Altered(after=lambda z: z.to(dtype).softmax(1)), x)
     assert codes(flags) == ["probabilities"]
     assert 0 <= flags[0].evidence["largest_distance_of_sum_from_1"] < 4e-3
-    # log-probabilities, positive logits and logits that happen to sum to one are no probabilities
+    # log-probabilities, positive logits and logits that happen to sum to one are not probabilities
     for fine in (
         lambda z: z.log_softmax(1),
         lambda z: z.exp(),

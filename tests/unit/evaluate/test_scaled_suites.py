@@ -147,7 +147,7 @@ def test_without_training_images_the_evaluated_ones_are_searched_and_that_is_fla
     )
     assert sentence.startswith("the factors were searched on 16 of the evaluated images")
     given = robustness(model, x, y, THREAT, [PLAIN], scaling=Scaling.manual(0.5))
-    assert "factors-of-evaluated-images" not in {flag.code for flag in given.flags}, "a given factor is no choice"
+    assert "factors-of-evaluated-images" not in {flag.code for flag in given.flags}, "a given factor is not a choice"
     suite = AttackSuite("own", "", (PLAIN,))
     images = replace(digits, train=None, holdout=None)
     told, _ = evaluate(model, images, suite, claimed(tmp_path / "a"), threat=Linf(48 / 255), scaling=few)

@@ -59,7 +59,7 @@ def test_diverge_maximizes_the_divergence_from_the_reference() -> None:
         Toward(LABELS, torch.tensor([3, 0, 1]), logit_difference),
         Diverge(Z_BK.flip(1)),
     ],
-    ids=["untargeted", "targeted", "towards", "diverge"],
+    ids=["untargeted", "targeted", "toward", "diverge"],
 )
 @pytest.mark.parametrize("rows", [torch.tensor([2, 0]), torch.tensor([1]), torch.tensor([], dtype=torch.int64)])
 def test_a_goal_can_be_indexed(goal: Goal, rows: Tensor) -> None:

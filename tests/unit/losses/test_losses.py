@@ -158,7 +158,7 @@ def test_confident_logits_do_not_overflow() -> None:
     assert kl_divergence(z_BK, z_BK.detach()).item() == 0
 
 
-# ------------------------------------------------------ towards one class
+# ------------------------------------------------------ toward one class
 
 
 def test_known_logit_differences() -> None:

@@ -123,7 +123,7 @@ def test_the_seed_determines_the_weights_and_generators_are_unchanged() -> None:
         ("timm:test_vit@", r"no file follows the @ in 'timm:test_vit@'\. Write timm:test_vit@FILE"),
         ("vitadel:wrn28_1", r"unknown model 'vitadel:wrn28_1'\. Did you mean 'vitadel:wrn28_10'"),
         ("zoo:nothing_like_it", r"unknown zoo model 'zoo:nothing_like_it'"),
-        ("no/such/thing", r"'no/such/thing' is no model: .* Give a run folder, a checkpoint, zoo:NAME or timm:NAME"),
+        ("no/such/thing", r"'no/such/thing' is not a model: .* Give a run folder, a checkpoint, zoo:NAME or timm:NAME"),
     ],
 )
 def test_unknown_names_are_answered_with_similar_ones(name: str, message: str) -> None:
@@ -143,7 +143,7 @@ def test_tagged_architectures_use_the_configuration_of_the_tag() -> None:
     [
         ({"dept": 2}, "unknown option of timm:test_vit 'dept'. Did you mean 'depth'"),
         ({"num_heads": 7}, "timm cannot build test_vit with .*num_heads=7: .*divisible"),
-        ({"img_size": 32}, "img_size of timm:test_vit is no option. Say image_size=32 instead"),
+        ({"img_size": 32}, "img_size of timm:test_vit is not an option. Say image_size=32 instead"),
         ({"in_chans": 1}, "images have 3 channels here, got in_chans=1. Leave it out"),
     ],
 )

@@ -240,7 +240,7 @@ def test_names_of_other_sources_are_refused(tmp_path: Path, name: str) -> None:
     path = with_header(tmp_path / "m.safetensors", {"name": name})
     with pytest.raises(UsageError, match=r"timm has no model|is not an architecture"):
         load(path)
-    with pytest.raises(UsageError, match=r"timm has no model|is no model|unknown zoo model"):
+    with pytest.raises(UsageError, match=r"timm has no model|is not a model|unknown zoo model"):
         load(name or "nothing")
     if name.startswith("timm:"):
         with pytest.raises(UsageError, match="timm has no model"):

@@ -26,7 +26,10 @@ from vitadel.threats import Linf
 from vitadel.train import AdamW, Compile, Precision
 
 ROOT = Path(__file__).parents[3]
-_OWN = ("digits-standard", "digits-adversarial", "digits-pointer", "digits-aas", "digits-class-token")
+_OWN = (
+    *("digits-standard", "digits-adversarial", "digits-pointer", "digits-aas", "digits-ard-prm"),
+    "digits-class-token",
+)
 
 
 def architecture(recipe: Recipe) -> tuple[str, Mapping[str, Option]]:

@@ -218,7 +218,7 @@ def test_a_curve_over_lambda(backbone: Path, tmp_path: Path) -> None:
         (["model.tuning.tuning=single"], "Set objective.independent=0"),
         (["model.tuning.head=acc"], "the output of this model is its head 'acc'"),
         (["model.start=timm:xcit_nano_12_p16_224"], "adapters are for timm's ViT and DeiT, got Xcit"),
-        (["model.start=nowhere"], "'nowhere' is no model"),
+        (["model.start=nowhere"], "'nowhere' is not a model"),
     ],
 )
 def test_invalid_settings_are_refused(backbone: Path, tmp_path: Path, settings: list[str], message: str) -> None:

@@ -387,7 +387,7 @@ def test_json_is_read_from_regular_files_only(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")  # reading it would wait forever
     with pytest.raises(UsageError, match="cannot read .*folder.json: Is a directory"):
         read_json(tmp_path / "folder.json")
-    with pytest.raises(UsageError, match="pipe.json is not readable JSON .it is no regular file"):
+    with pytest.raises(UsageError, match="pipe.json is not readable JSON .it is not a regular file"):
         read_json(tmp_path / "pipe.json")
     with pytest.raises(UsageError, match="does not exist"):
         read_json(tmp_path / "none.json")

@@ -45,10 +45,10 @@ def test_positions_of_synthetic_images_are_random() -> None:
 )
 def test_batches_do_not_depend_on_the_number_of_processes_or_the_first_step(order: Sampler) -> None:
     whole = list(order.batches(range(14)))
-    for world in (2, 5):
-        ranks = [list(order.batches(range(9, 14), rank, world)) for rank in range(world)]
+    for world_size in (2, 5):
+        ranks = [list(order.batches(range(9, 14), rank, world_size)) for rank in range(world_size)]
         for place, pick in enumerate(whole[9:]):
-            shares = [ranks[rank][place] for rank in range(world)]
+            shares = [ranks[rank][place] for rank in range(world_size)]
             assert {share.step for share in shares} == {pick.step}
             for name in ("row_B", "index_B", "synthetic_B"):
                 together = torch.stack([getattr(share, name) for share in shares], 1).flatten()

@@ -119,7 +119,7 @@ def test_invalid_learning_rates_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "world", "message"),
+    ("values", "world_size", "message"),
     [
         ({"batch_size": 8}, 2, None),
         ({"batch_size": 8}, 3, "a batch of 8 cannot be shared evenly by 3 processes in 1 parts"),
@@ -137,12 +137,12 @@ def test_invalid_learning_rates_are_refused() -> None:
         ({"batch_size": 30, "accumulate": 3}, 1, None),
     ],
 )
-def test_a_batch_is_divided_evenly(values: dict[str, object], world: int, message: str | None) -> None:
+def test_a_batch_is_divided_evenly(values: dict[str, object], world_size: int, message: str | None) -> None:
     pixels = InMemory(torch.zeros(20, 3, 2, 2, dtype=torch.uint8))
     train = Split("train", tuple(map(str, range(20))), torch.zeros(20, dtype=torch.int64), pixels)
     chosen = plan(**values)
     if message is None:
-        assert make_sampler(train, None, chosen, 0, world).batch_size == min(chosen.batch_size, 20)
+        assert make_sampler(train, None, chosen, 0, world_size).batch_size == min(chosen.batch_size, 20)
         return
     with pytest.raises(UsageError, match=message):
-        make_sampler(train, None, chosen, 0, world)
+        make_sampler(train, None, chosen, 0, world_size)

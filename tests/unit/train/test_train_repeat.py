@@ -18,16 +18,16 @@ def test_the_first_images_are_repeated_three_times() -> None:
     assert copies.tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-def test_ranks_match_the_sampler_of_deit(world: int) -> None:
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_ranks_match_the_sampler_of_deit(world_size: int) -> None:
     images = list(range(512))
     # its order of epoch 0, and ours
     theirs = torch.randperm(512, generator=torch.Generator().manual_seed(0))
     shuffled, _ = Sampler(512, 64, seed=0).epoch(0)
     rows, _ = Sampler(512, 64, seed=0, repeats=3).epoch(0)
-    for rank in range(world):
-        sampled = list(RepeatAugSampler(images, num_replicas=world, rank=rank, num_repeats=3))
-        assert torch.equal(shuffled[theirs.argsort()[sampled]], rows[rank::world])
+    for rank in range(world_size):
+        sampled = list(RepeatAugSampler(images, num_replicas=world_size, rank=rank, num_repeats=3))
+        assert torch.equal(shuffled[theirs.argsort()[sampled]], rows[rank::world_size])
 
 
 def test_copies_are_augmented_independently() -> None:

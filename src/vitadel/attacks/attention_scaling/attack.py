@@ -118,7 +118,7 @@ class AAS(Attack):
     """Adaptive attention scaling (Jain & Dutta 2024) around an attack; never weaker than it.
 
     Images that remain robust are attacked once more, with gradients of a model whose attention scores are rescaled;
-    success is judged on the model itself. Of a network without attention the logits are scaled, and the result is
+    success is judged on the model itself. For a network without attention, the logits are scaled, and the result is
     flagged `logit-scaling`.
 
     Args:

@@ -38,6 +38,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -96,6 +97,8 @@ class Scaling:
         split: The images on which a suite of attacks searches: of "train", the training images of the data set, where
             it has some; or the "evaluated" ones, which the result then says.
     """
+
+    former_names: ClassVar[dict[str, str]] = {"batch": "batch_size", "held": "trial_images", "probe": "trial_attack"}
 
     loss: str = "features"
     distance: str = "unit"
@@ -331,7 +334,7 @@ class FactorSearch:
     def _decade(self, number: int) -> Tensor:
         """The same factor for all, smaller from batch to batch and evenly so in magnitude; the first is mild.
 
-        Where nothing is hidden, a mild factor is the best there is; where much is, it can hardly be small enough.
+        Without masking, factors near 1 work best; with strong masking, smaller is better.
         """
         span = math.log10(self.scaling.high / self.scaling.low)
         down = span * (number % self.scaling.batches + _MILD) / self.scaling.batches

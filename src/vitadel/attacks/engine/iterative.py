@@ -97,7 +97,7 @@ class IterativeAttack(Attack):
 
     @property
     def targets(self) -> int:
-        """How many target classes an image is attacked towards; 0 for an untargeted attack."""
+        """How many target classes an image is attacked toward; 0 for an untargeted attack."""
         return 0
 
     @property

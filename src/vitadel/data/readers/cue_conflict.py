@@ -46,7 +46,7 @@ def read_stimuli(root: Path, preprocess: Preprocess, *, skip: bool) -> Source:
     ids, unexpected = list_stimuli(root)
     if unexpected and not skip:
         raise UsageError(
-            f"{root} holds {len(unexpected)} entries that are no stimuli, the first is {unexpected[0]}. Move them "
+            f"{root} holds {len(unexpected)} entries that are not stimuli, the first is {unexpected[0]}. Move them "
             f"elsewhere, or write {spelled('skip_unreadable')}."
         )
     if not ids:

@@ -1,1 +1,1 @@
-"""Folders of images by the million, such as generated ones: their format, its writer, conversion from .npz."""
+"""Folders of millions of images, such as generated ones: their format, its writer, conversion from .npz."""

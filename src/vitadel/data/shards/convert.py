@@ -217,7 +217,7 @@ def _header(file: IO[bytes], path: Path, key: str) -> tuple[tuple[int, ...], boo
         version = npy.read_magic(file)
         return npy.read_array_header_1_0(file) if version == (1, 0) else npy.read_array_header_2_0(file)
     except ValueError as error:
-        raise UsageError(f"{key!r} in {path} is no numpy array ({error}). {_MAKE}") from error
+        raise UsageError(f"{key!r} in {path} is not a numpy array ({error}). {_MAKE}") from error
 
 
 @contextmanager

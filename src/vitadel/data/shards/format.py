@@ -1,4 +1,4 @@
-"""Images by the million in plain .npy files, memory-mapped: read by index, never held in memory.
+"""Millions of images in plain .npy files, memory-mapped: read by index, never held in memory.
 
 shards.json        what the folder holds; written last, so a folder without it is unfinished
 images-00000.npy   uint8 [n, H, W, 3]
@@ -234,7 +234,7 @@ def _checked_header(file: IO[bytes], path: Path, dtype: np.dtype[np.unsignedinte
         npy.read_magic(file)
         header = npy.read_array_header_1_0(file)
     except ValueError as error:
-        raise UsageError(f"{path} is damaged: it is no .npy file ({error}). {_AGAIN}") from error
+        raise UsageError(f"{path} is damaged: it is not an .npy file ({error}). {_AGAIN}") from error
     if header != (shape, False, dtype):
         raise UsageError(
             f"{path} should hold {dtype.name} {list(shape)} as {INDEX} says, "

@@ -49,7 +49,7 @@ from vitadel.losses import margin
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, AttackRecord, SuiteRecord, ThreatRecord
 from vitadel.threats import Threat, check_size, with_eps
 
-# tables that are no attack's
+# tables that are not of an attack
 _TABLES = (CLEAN, FLAGS, IMAGES)
 # share of the images by which an attack without gradients may beat those with them before they are doubted
 _SQUARE_MARGIN = 0.002
@@ -63,7 +63,7 @@ class AttackSuite:
     """Attacks, one after the other, each on the images that are still robust; none means clean accuracy.
 
     Args:
-        name: What it is called.
+        name: Its name, which begins the names of its evaluations.
         about: What it is, in a line.
         attacks: The attacks.
         eps_scales: Radii to evaluate at, as multiples of the threat's.
@@ -92,7 +92,7 @@ class AttackSuite:
     def needs_threat(self) -> bool:
         return bool(self.attacks)
 
-    def radii(self, threat: Threat | None) -> list[Threat | None]:
+    def threats(self, threat: Threat | None) -> list[Threat | None]:
         """The threats to evaluate within, smallest first; None for a suite without attacks."""
         if not self.attacks:
             return [None]
@@ -327,19 +327,19 @@ def refuse_suite(
 
     That model and data have the same classes, and names that can be written, is checked once for all suites.
     """
-    images, radii = data.split(split), [threat]
+    images, within = data.split(split), [threat]
     refuse_empty(images, f"the {split} split of {data.spec}", "evaluate")
     if suite.needs_threat and threat is None:
         raise threat_needed(suite.name)
     if isinstance(suite, AttackSuite):
-        radii = suite.radii(threat)
-        for radius in radii:
-            suite.stages(radius)
+        within = suite.threats(threat)
+        for one in within:
+            suite.stages(one)
         if scaling is not None and suite.attacks:
             require_taps(model)
-    for radius in radii if suite.needs_threat else ():
-        assert radius is not None
-        check_size(radius, (3, *images.pixels.image_size))
+    for one in within if suite.needs_threat else ():
+        assert one is not None
+        check_size(one, (3, *images.pixels.image_size))
     suite.refuse(model, data, split)
 
 
@@ -352,7 +352,7 @@ def _at_radii(
     """
     records: list[SuiteRecord] = []
     smaller: ResultStore | None = None
-    for threat in suite.radii(ctx.threat):
+    for threat in suite.threats(ctx.threat):
         name = evaluation_name(suite.name, threat) + suffix
         at = replace(ctx, threat=threat, store=open_store(name), name=name, smaller=smaller)
         at.add_flags(flags)

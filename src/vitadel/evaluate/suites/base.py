@@ -34,11 +34,11 @@ class Suite(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called on the command line, such as `gray-level`."""
+        """Name on the command line, such as `gray-level`."""
 
     @property
     def title(self) -> str:
-        """What reports call it."""
+        """Title in reports."""
 
     @property
     def about(self) -> str:

@@ -110,7 +110,7 @@ class ShapeBias:
         highest = max(max(one) for one in members.values())
 
         def predictions(batch: Batch) -> dict[str, Tensor]:
-            z_BK = ctx.logits(batch.x)  # not checked against the labels: the 16 are no classes of the model
+            z_BK = ctx.logits(batch.x)  # not checked against the labels: the 16 are not classes of the model
             if z_BK.shape[1] <= highest:
                 raise UsageError(
                     f"the model has {z_BK.shape[1]} classes, and the mapping names class {highest}. Write the model's "

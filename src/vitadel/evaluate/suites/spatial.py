@@ -50,6 +50,14 @@ class Spatial:
         grid_images: Images that are evaluated under every transformation.
     """
 
+    former_names: ClassVar[dict[str, str]] = {
+        "reach": "max_translation",
+        "degrees": "max_rotation",
+        "shifts": "translations",
+        "turns": "rotations",
+        "mapped": "grid_images",
+    }
+
     name: ClassVar[str] = "spatial"
     title: ClassVar[str] = "Rotations and translations"
     about: ClassVar[str] = "the worst of 9 x 9 translations and 31 rotations of every image, and the accuracy per each"

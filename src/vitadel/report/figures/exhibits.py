@@ -53,7 +53,7 @@ _PANELS_PER_ROW, _VISIBLE = 4, 1e-4
 
 
 def exhibit_drawing(exhibit: Exhibit, name: str) -> Drawing:
-    """A figure of an exhibit that is no table, for the page; `name` tells it from all others there."""
+    """A figure of an exhibit that is not a table, for the page; `name` tells it from all others there."""
     with _figure(exhibit, name) as figure:
         return Drawing(exhibit.title, svg(figure), f"{exhibit.title}. {exhibit.caption}", figure.get_figwidth())
 
@@ -75,7 +75,7 @@ def write_figures(folder: Path) -> list[Path]:
 
 
 def write_exhibit(exhibit: Exhibit, path: Path) -> Path:
-    """Draw one exhibit that is no table as a PNG file.
+    """Draw one exhibit that is not a table as a PNG file.
 
     Args:
         exhibit: What to draw.
@@ -114,7 +114,7 @@ def _figure(exhibit: Exhibit, name: str) -> "Iterator[Figure]":
 
 
 def with_common_range(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
-    """The same exhibit of several runs with one range for all, so that the eye may compare them."""
+    """The same exhibit of several runs with one range for all."""
     ranges = [_range(one) for one in exhibits]
     known = [one for one in ranges if one is not None]
     if len(known) < max(2, len(ranges)):

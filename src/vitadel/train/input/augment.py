@@ -167,9 +167,9 @@ class ColorJitter:
         # in float64, a sum rounds to the same float32 in any order in which a batch of this size is summed
         mean = gray.mean((1, 2, 3), keepdim=True, dtype=torch.float64).to(x.dtype)
         which = _over_pixels(which_B)
-        towards = torch.where(which == 0, torch.zeros_like(gray), torch.where(which == 1, mean, gray))
+        toward = torch.where(which == 0, torch.zeros_like(gray), torch.where(which == 1, mean, gray))
         factor_B = torch.where(which_B == 0, factors[0], torch.where(which_B == 1, factors[1], factors[2]))
-        blended = _blend(x, towards, factor_B)
+        blended = _blend(x, toward, factor_B)
         return torch.where(which == 3, hue_shifted(x, shift_B) if self.hue else x, blended)
 
 
@@ -276,9 +276,9 @@ def _between(uniform: Tensor, values: tuple[float, float]) -> Tensor:
     return low + (high - low) * uniform
 
 
-def _blend(x: Tensor, towards: Tensor, factor_B: Tensor) -> Tensor:
+def _blend(x: Tensor, toward: Tensor, factor_B: Tensor) -> Tensor:
     factor = _over_pixels(factor_B).to(x.dtype)
-    return (factor * x + (1 - factor) * towards).clamp(0, 1)
+    return (factor * x + (1 - factor) * toward).clamp(0, 1)
 
 
 def _sides(rng: RandomStreams, areas: Pair, ratios: Pair, pixels: int) -> tuple[Tensor, Tensor]:

@@ -78,18 +78,18 @@ class Sampler:
         """Synthetic images in each batch."""
         return round(self.share * self.batch_size)
 
-    def batches(self, steps: range, rank: int = 0, world: int = 1) -> Iterator[BatchIndex]:
-        """The batches of these steps; every process gets every `world`-th image of each."""
+    def batches(self, steps: range, rank: int = 0, world_size: int = 1) -> Iterator[BatchIndex]:
+        """The batches of these steps; every process gets every `world_size`-th image of each."""
         epoch, rows, copies = -1, torch.empty(0), torch.empty(0)
         for step in steps:
             if self.share:
-                yield self._mixed(step, rank, world)
+                yield self._mixed(step, rank, world_size)
                 continue
             if step // self.steps_per_epoch != epoch:
                 epoch = step // self.steps_per_epoch
                 rows, copies = self.epoch(epoch)
             begin = step % self.steps_per_epoch * self.batch_size
-            row_B, copy_B = (each[begin : begin + self.batch_size][rank::world] for each in (rows, copies))
+            row_B, copy_B = (each[begin : begin + self.batch_size][rank::world_size] for each in (rows, copies))
             yield BatchIndex(step, row_B, torch.zeros_like(row_B, dtype=torch.bool), row_B + copy_B * self.real)
 
     def epoch(self, number: int) -> tuple[Tensor, Tensor]:
@@ -98,7 +98,7 @@ class Sampler:
         position = torch.arange(self.real)
         return torch.randperm(self.real, generator=generator)[position // self.repeats], position % self.repeats
 
-    def _mixed(self, step: int, rank: int, world: int) -> BatchIndex:
+    def _mixed(self, step: int, rank: int, world_size: int) -> BatchIndex:
         synthetic = self.synthetic_per_batch
         real = self.batch_size - synthetic
         real_B = Permutation(self.real, fold_seed(self.seed, _REAL)).at(torch.arange(step * real, (step + 1) * real))
@@ -106,7 +106,7 @@ class Sampler:
             torch.arange(step * synthetic, (step + 1) * synthetic)
         )
         generator = torch.Generator().manual_seed(fold_seed(self.seed, _POSITIONS, step))
-        positions = torch.randperm(self.batch_size, generator=generator)[rank::world]
+        positions = torch.randperm(self.batch_size, generator=generator)[rank::world_size]
         row_B = torch.cat([real_B, synthetic_B])[positions]
         is_synthetic_B = positions >= real
         return BatchIndex(step, row_B, is_synthetic_B, row_B + is_synthetic_B * self.real)

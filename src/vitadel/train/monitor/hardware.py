@@ -100,19 +100,19 @@ class Nvml:
 class Meter:
     """Time, energy and memory since the last reading.
 
-    `world` counts the processes, one device each. Time is taken as the same for all of them; energy, utilization and
+    `world_size` counts the processes, one device each. Time is taken as the same for all; energy, utilization and
     memory are this process's.
     """
 
     def __init__(
         self,
         device: torch.device,
-        world: int = 1,
+        world_size: int = 1,
         *,
         nvml: Nvml | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._device, self._world, self._clock = device, world, clock
+        self._device, self._world_size, self._clock = device, world_size, clock
         self._nvml = nvml or Nvml.open(device)
         self.start()
 
@@ -136,9 +136,9 @@ class Meter:
         """
         seconds, processor = self._clock() - self._seconds, time.process_time() - self._processor
         on_gpu = self._device.type == "cuda"
-        hours = {"gpu_hours": seconds * self._world / 3600 if on_gpu else 0.0}
+        hours = {"gpu_hours": seconds * self._world_size / 3600 if on_gpu else 0.0}
         if not on_gpu:
-            hours["cpu_hours"] = processor * self._world / 3600
+            hours["cpu_hours"] = processor * self._world_size / 3600
         read = {
             "energy_joules": self._spent_energy(),
             "utilization": self._nvml.utilization() if self._nvml else None,

@@ -47,7 +47,7 @@ class RunningMeans:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Time inside does not count: a validation is no training."""
+        """Time inside does not count: a validation is not training."""
         began = time.perf_counter()
         yield
         self._started += time.perf_counter() - began
@@ -84,7 +84,7 @@ class TrainingLog:
     Args:
         run: The run folder.
         device: What is measured.
-        world: How many processes train.
+        world_size: How many processes train.
         writes: Whether this process writes.
         peak_flops: What the device can do per second; None if that is not known.
         flops: FLOPs of the forward pass of an image.
@@ -95,7 +95,7 @@ class TrainingLog:
         self,
         run: Run,
         device: torch.device,
-        world: int,
+        world_size: int,
         *,
         writes: bool,
         peak_flops: float | None,
@@ -103,15 +103,15 @@ class TrainingLog:
         notify: ProgressCallback,
     ) -> None:
         self.means = RunningMeans()
-        self.meter = Meter(device, world)
-        self._run, self._world, self._notify = run, world, notify
+        self.meter = Meter(device, world_size)
+        self._run, self._world_size, self._notify = run, world_size, notify
         self._scalars = Scalars(run.folder / "tensorboard") if writes else None
         self._peak, self._flops = peak_flops, flops
 
     def step(self, state: TrainState, *, epoch: float, lr: float, passes: float) -> TrainState:
         """Write the means since the last line; returns the state with the cost of these updates."""
         means, used = self.means.compute(), self.meter.read()
-        means["images_per_second"] *= self._world
+        means["images_per_second"] *= self._world_size
         state = replace(
             state,
             device_hours=state.device_hours + (used["gpu_hours"] or used.get("cpu_hours", 0.0)),
@@ -124,7 +124,7 @@ class TrainingLog:
             numbers["kilowatt_hours"] = round(state.joules / 3.6e6, 6)
         if self._peak is not None:
             done = achieved_flops(means["images_per_second"], self._flops, passes)
-            numbers["flop_utilization"] = round(done / (self._peak * self._world), 4)
+            numbers["flop_utilization"] = round(done / (self._peak * self._world_size), 4)
         self._write("step", state.step, numbers)
         return state
 
