@@ -27,7 +27,7 @@ def _no_undo() -> None:
 class LossOutput:
     """The loss of one batch.
 
-    Attributes:
+    Args:
         loss: The scalar to minimize.
         logs: Scalars worth logging, by name.
         undo: Called after the backward pass: restores what `loss` changed on the model, such as weights that AWP

@@ -66,7 +66,7 @@ class TrainingConfig:
     The learning rate rises from `warmup_lr` over `warmup_epochs`, follows a cosine to `min_lr` until `epochs`, and
     stays there for `cooldown_epochs`.
 
-    Attributes:
+    Args:
         epochs: Epochs of the schedule.
         batch_size: Images of all devices together.
         optimizer: AdamW, Lion or SGD; its `lr` is the peak, for a batch of `lr_batch` unless `lr_scaling` is fixed.
