@@ -34,6 +34,13 @@ class LossOutput:
             perturbed.
         trains: False if the batch was used for something else than the weights; weights, optimizer and averaged
             weights then stay as they are.
+
+    Example:
+        >>> output = Standard()(model, x, y, seed=0)
+        >>> output.loss.backward()
+        >>> output.undo()  # nothing to restore here; AWP takes its perturbation of the weights back
+        >>> output.trains
+        True
     """
 
     loss: Tensor

@@ -111,6 +111,16 @@ class Recipe:
         seed: Everything random depends on it.
         sources: Where values come from, by path; "*" for all others.
         expect: Measured results; empty until one has been recorded.
+
+    Raises:
+        UsageError: If a value is out of its range.
+
+    Example:
+        >>> recipe = RECIPES["digits-adversarial"]()
+        >>> recipe.objective.attack.steps
+        3
+        >>> quick = replace(recipe, plan=replace(recipe.plan, epochs=1, warmup_epochs=0.0))
+        >>> model = vd.train(quick, "runs/quick", data="digits[:64]", progress=False)
     """
 
     name: str

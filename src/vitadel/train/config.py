@@ -103,6 +103,16 @@ class TrainingConfig:
         check_every_epochs: Epochs between validations.
         checkpoint_every_steps: Updates between checkpoints.
         log_every_steps: Updates between lines of the log.
+
+    Raises:
+        UsageError: If a value is out of its range, or two do not go together.
+
+    Example:
+        >>> config = TrainingConfig(epochs=10, batch_size=1024, optimizer=AdamW(lr=1e-3), cooldown_epochs=2)
+        >>> config.total_epochs
+        12
+        >>> replace(config, lr_scaling=LRScaling.LINEAR).peak_lr  # the rate is for a batch of 512
+        0.002
     """
 
     former_names: ClassVar[dict[str, str]] = {
