@@ -143,7 +143,7 @@ def measure(args: argparse.Namespace, name: str, batch: int, device: torch.devic
         precision=Precision[args.precision.upper()],
         compile=Compile[args.compile.upper()],
         attack_model=not args.no_attack_model,
-        checkpoint_activations=args.checkpoint_activations,
+        grad_checkpointing=args.grad_checkpointing,
         log_every_steps=args.updates,
         checkpoint_every_steps=10**6,
     )
@@ -164,7 +164,7 @@ def measure(args: argparse.Namespace, name: str, batch: int, device: torch.devic
             "precision": args.precision,
             "compile": args.compile,
             "attack_model": plan.attack_model,
-            "checkpoint_activations": plan.checkpoint_activations,
+            "grad_checkpointing": plan.grad_checkpointing,
             "without": args.without,
         },
         "ours": {

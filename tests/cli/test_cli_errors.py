@@ -93,7 +93,7 @@ def test_a_shortened_warmup_is_not_reported_before_a_refusal(vitadel: Command, t
     run = ("--run", tmp_path / "run")
     words = ("digits-standard", "--set", "plan.epochs=1", "--data", "digits[:8]")
     assert "is not a model" in mistake(vitadel("train", *words, "--set", "model.start=nowhere.safetensors", *run))
-    assert "too large a number" in mistake(vitadel("sweep", *words, "--axis", "plan.clip_norm=1,1e400", *run))
+    assert "too large a number" in mistake(vitadel("sweep", *words, "--axis", "plan.clip_grad=1,1e400", *run))
     assert not (tmp_path / "run").exists()
 
 
@@ -248,6 +248,7 @@ def test_commands_have_exactly_these_options() -> None:
         for name, sub in command.commands.items()  # type: ignore[attr-defined]
         if name != "data"
     }
+    sweep = ["--attack", "--axis", "--data", "--json", "--model", "--run", "--set", "--small"]
     judge = [
         "--batch-size",
         "--num-classes",
@@ -264,8 +265,7 @@ def test_commands_have_exactly_these_options() -> None:
     assert {name: [o for o in options if o != "--help"] for name, options in result.items()} == {
         "demo": ["--json", "--out"],
         "train": ["--data", "--json", "--run", "--set"],
-        "sweep": ["--axis", "--data", "--json", "--run", "--set", "--suite", "--threat"],
-        "sweeps": ["--json"],
+        "sweep": sorted(["--suite", "--test-data", "--threat", *sweep]),
         "attack": sorted([*judge, "--attack", "--scaling", "--skip-unreadable"]),
         "evaluate": sorted([*judge, "--scaling", "--skip-unreadable", "--suite"]),
         "report": ["--baseline", "--out", "--tables"],

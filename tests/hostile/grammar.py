@@ -251,7 +251,7 @@ class Grammar:
         return known[path] if path in known and self.random.random() < 0.1 else self._pick([self.number()] * 4, _JUNK)
 
     def _axis(self, recipe: str) -> str:
-        name = self._pick([*AXES, "seed", "plan.optimizer.lr", "plan.clip_norm", "model.options.depth"], _JUNK)
+        name = self._pick([*AXES, "seed", "plan.optimizer.lr", "plan.clip_grad", "model.options.depth"], _JUNK)
         return f"{name}={','.join(self.number() for _ in range(self.random.randint(1, 2)))}"
 
     def _options(self) -> Words:

@@ -245,6 +245,8 @@ def test_names_of_earlier_versions_are_accepted() -> None:
     recipe = override(RECIPES["digits-tora"](), ["model.tuning.answer=rob", "plan.optimiser.lr=0.5", "plan.batch=16"])
     assert recipe.model.tuning is not None
     assert (recipe.model.tuning.head, recipe.plan.optimizer.lr, recipe.plan.batch_size) == ("rob", 0.5, 16)
+    plan = override(recipe, ["plan.accumulate=2", "plan.clip_norm=1", "plan.check_every_epochs=3"]).plan
+    assert (plan.grad_accum_steps, plan.clip_grad, plan.validate_every_epochs) == (2, 1.0, 3)
     assert override(recipe, ["model.normalise=none"]).model.normalize is Normalize.NONE
 
 

@@ -57,10 +57,10 @@ _SOURCES: Mapping[str, str] = {
     "plan.optimizer.weight_decay": _MO,
     "plan.optimizer.nesterov": "our choice: plain momentum, torch's default",
     "plan.optimizer.decay": "our choice: all weights, torch's default",
-    "plan.clip_norm": f"{_MO}; the paper clips and does not say at what",
+    "plan.clip_grad": f"{_MO}; the paper clips and does not say at what",
     "plan.precision": "our choice: factors are searched for in float32 whatever this says",
     "plan.augment": "paper: section 6.2; crop after padding, and flip",
-    "plan.check_every_epochs": "our choice: once, at the end; which weights the paper keeps is not known",
+    "plan.validate_every_epochs": "our choice: once, at the end; which weights the paper keeps is not known",
     "plan.checkpoint_every_steps": "our choice",
     "plan.log_every_steps": "our choice",
     "selection": "our choice: only tells how robust the last weights are",
@@ -124,11 +124,11 @@ def _plan(name: str, data: str, epochs: int) -> TrainingConfig:
         epochs=epochs,
         batch_size=64,
         optimizer=SGD(lr=0.1, weight_decay=decay, nesterov=False, decay=Decay.ALL),
-        clip_norm=1.0,
+        clip_grad=1.0,
         precision=Precision.BF16,
         # an eighth of the side
         augment=PadCrop(pad=28 if data == "imagenet100" else 4),
-        check_every_epochs=epochs,
+        validate_every_epochs=epochs,
         checkpoint_every_steps=2000,
         log_every_steps=100,
     )
@@ -181,7 +181,7 @@ def _xcit(data: str) -> Recipe:
             "objective": "our choice: TRADES, as in the thesis; the paper names the model alone",
             "plan.epochs": "paper: section 6.2; 300 for XCiT-S12",
             "plan.optimizer.lr": "our choice: 0.1 as for ViT-B; section 6.2 has it for all but XCiT-S12",
-            "plan.step_every": "our choice: the cosine of ViT-B; section 6.2 has it for all but XCiT-S12",
+            "plan.decay_epochs": "our choice: the cosine of ViT-B; section 6.2 has it for all but XCiT-S12",
         },
     )
 

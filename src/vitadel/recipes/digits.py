@@ -34,7 +34,7 @@ def digits_standard() -> Recipe:
             batch_size=32,
             optimizer=AdamW(lr=3e-3, weight_decay=0.05),
             warmup_epochs=2,
-            clip_norm=1.0,
+            clip_grad=1.0,
             checkpoint_every_steps=100,
         ),
         selection=Selection(),

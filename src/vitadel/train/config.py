@@ -69,38 +69,40 @@ class TrainingConfig:
     Args:
         epochs: Epochs of the schedule.
         batch_size: Images of all devices together.
-        optimizer: AdamW, Lion or SGD; its `lr` is the peak, for a batch of `lr_batch` unless `lr_scaling` is fixed.
+        optimizer: AdamW, Lion or SGD; its `lr` is the peak, for batches of `lr_batch_size` unless `lr_scaling` is
+            fixed.
         lr_scaling: How the peak scales with the batch size.
-        lr_batch: The batch size that the optimizer's `lr` is for.
+        lr_batch_size: The batch size that the optimizer's `lr` is for.
         warmup_epochs: Epochs of linear warm-up.
         warmup_lr: The rate that it begins with.
         min_lr: The rate at the end of the cosine.
         cooldown_epochs: Epochs at `min_lr` after that.
-        step_every: With a number, the rate is multiplied by `step_factor` every `step_every` epochs, instead of the
+        decay_epochs: With a number, the rate is multiplied by `decay_rate` every `decay_epochs` epochs, instead of the
             cosine.
-        step_factor: The factor of `step_every`.
+        decay_rate: The factor of `decay_epochs`.
         lr_unit: Whether the rate changes with every update or with every epoch.
         cosine_from_start: Whether the cosine begins at 0 and the warm-up replaces its first part, as in timm, so that
             the peak is never quite reached; otherwise it begins where the warm-up ends.
-        clip_norm: The maximum norm of the gradient.
-        ema: The decay of the averaged weights, which are then what is evaluated; for a batch of `ema_batch`, if given.
-        ema_batch: The batch size that `ema` is for.
+        clip_grad: The maximum norm of the gradient.
+        ema: The decay of the averaged weights, which are then what is evaluated; for batches of `ema_batch_size`, if
+            given.
+        ema_batch_size: The batch size that `ema` is for.
         ema_warmup: Whether the decay is at most (1 + n) / (10 + n) at update n.
         ema_after: The share of training in which the average is a copy of the weights.
         precision: What passes compute in.
         compile: Whether the network goes through torch.compile. On a single GPU its passes are then also captured as
-            CUDA graphs, unless `accumulate` or `checkpoint_activations` is set.
+            CUDA graphs, unless `grad_accum_steps` or `grad_checkpointing` is set.
         attack_model: Whether attacks in bf16 run on a copy of the model whose every layer is bf16; otherwise they run
             on the model itself, whose norms and sums stay float32.
-        accumulate: Parts of a batch, one after the other (gradient accumulation).
-        checkpoint_activations: Whether the backward pass recomputes activations instead of keeping them.
+        grad_accum_steps: Parts of a batch, one after the other (gradient accumulation).
+        grad_checkpointing: Whether the backward pass recomputes activations instead of keeping them.
         shard: Whether each process keeps a part of the weights (FSDP) instead of all of them (DDP).
         augment: Augmentation on the device.
         mixing: MixUp and CutMix.
         pil_augment: Augmentation in loader processes, which crops from files at full size and RandAugment need.
         num_workers: Loader processes for `pil_augment`; 0 works in this one.
         repeats: How often each image comes in a row (repeated augmentation); an epoch has fewer images by this factor.
-        check_every_epochs: Epochs between validations.
+        validate_every_epochs: Epochs between validations.
         checkpoint_every_steps: Updates between checkpoints.
         log_every_steps: Updates between lines of the log.
 
@@ -123,38 +125,46 @@ class TrainingConfig:
         "lr_each": "lr_unit",
         "optimiser": "optimizer",
         "understudy": "attack_model",
+        "lr_batch": "lr_batch_size",
+        "ema_batch": "ema_batch_size",
+        "step_every": "decay_epochs",
+        "step_factor": "decay_rate",
+        "clip_norm": "clip_grad",
+        "accumulate": "grad_accum_steps",
+        "checkpoint_activations": "grad_checkpointing",
+        "check_every_epochs": "validate_every_epochs",
     }
 
     epochs: Count
     batch_size: Count
     optimizer: OptimizerChoice
     lr_scaling: LRScaling = LRScaling.FIXED
-    lr_batch: Count = 512
+    lr_batch_size: Count = 512
     warmup_epochs: NonNegative = 0.0
     warmup_lr: NonNegative = 0.0
     min_lr: NonNegative = 0.0
     cooldown_epochs: CountOrZero = 0
-    step_every: PositiveOrNull | None = None
-    step_factor: Annotated[float, Range(gt=0, le=1)] = 0.1
+    decay_epochs: PositiveOrNull | None = None
+    decay_rate: Annotated[float, Range(gt=0, le=1)] = 0.1
     lr_unit: ScheduleUnit = ScheduleUnit.STEP
     cosine_from_start: bool = False
-    clip_norm: PositiveOrNull | None = None
+    clip_grad: PositiveOrNull | None = None
     ema: Annotated[float, Range(gt=0, lt=1, hint="Write for example 0.9999.")] | None = None
-    ema_batch: Count | None = None
+    ema_batch_size: Count | None = None
     ema_warmup: bool = False
     ema_after: Annotated[float, Range(ge=0, lt=1, hint="It is a share of training.")] = 0.0
     precision: Precision = Precision.FLOAT32
     compile: Compile = Compile.OFF
     attack_model: bool = False
-    accumulate: Count = 1
-    checkpoint_activations: bool = False
+    grad_accum_steps: Count = 1
+    grad_checkpointing: bool = False
     shard: bool = False
     augment: Augment | None = None
     mixing: Mixing | None = None
     pil_augment: PILAugment | None = None
     num_workers: Workers = 0
     repeats: Count = 1
-    check_every_epochs: Count = 1
+    validate_every_epochs: Count = 1
     checkpoint_every_steps: Count = 500
     log_every_steps: Count = 20
 
@@ -167,13 +177,13 @@ class TrainingConfig:
             )
         if self.ema is not None and not 0 < self.ema_per_update < 1:
             raise UsageError(
-                f"TrainingConfig.ema of {self.ema:g} for a batch of {self.ema_batch} is {self.ema_per_update:g} for "
-                f"one of {self.batch_size}, outside of (0, 1). Choose a larger ema or ema_batch."
+                f"TrainingConfig.ema of {self.ema:g} for a batch of {self.ema_batch_size} is {self.ema_per_update:g} "
+                f"for one of {self.batch_size}, outside of (0, 1). Choose a larger ema or ema_batch_size."
             )
-        if self.batch_size % self.accumulate:
+        if self.batch_size % self.grad_accum_steps:
             raise UsageError(
-                f"TrainingConfig.batch_size of {self.batch_size} cannot be cut into {self.accumulate} equal parts. "
-                "Change one of them."
+                f"TrainingConfig.batch_size of {self.batch_size} cannot be cut into {self.grad_accum_steps} equal "
+                "parts. Change one of them."
             )
 
     @property
@@ -185,17 +195,17 @@ class TrainingConfig:
     def ema_per_update(self) -> float:
         """The decay of the averaged weights per update, after any warm-up."""
         assert self.ema is not None
-        return self.ema if self.ema_batch is None else 1 - (1 - self.ema) * self.batch_size / self.ema_batch
+        return self.ema if self.ema_batch_size is None else 1 - (1 - self.ema) * self.batch_size / self.ema_batch_size
 
     @property
     def peak_lr(self) -> float:
         """The peak learning rate for this batch size."""
         power = {LRScaling.FIXED: 0.0, LRScaling.LINEAR: 1.0, LRScaling.ROOT: 0.5}[self.lr_scaling]
-        return self.optimizer.lr * (self.batch_size / self.lr_batch) ** power
+        return self.optimizer.lr * (self.batch_size / self.lr_batch_size) ** power
 
     def supports_cuda_graphs(self, device: torch.device) -> bool:
         """Whether passes may be captured: a network that may be compiled is a function of tensors alone."""
-        plain = self.accumulate == 1 and not self.checkpoint_activations and not self.shard
+        plain = self.grad_accum_steps == 1 and not self.grad_checkpointing and not self.shard
         return device.type == "cuda" and self.compile is not Compile.OFF and plain
 
     def augmented(self, x: Tensor, y: Tensor, num_classes: int, *, seed: int, index_B: Tensor) -> tuple[Tensor, Tensor]:
@@ -219,8 +229,8 @@ def learning_rate(config: TrainingConfig, step: int, steps_per_epoch: int) -> fl
     if now < config.warmup_epochs:
         warmed = now if by_epoch else (step + 1) / steps_per_epoch
         return config.warmup_lr + (peak - config.warmup_lr) * min(1.0, warmed / config.warmup_epochs)
-    if config.step_every is not None:
-        return peak * config.step_factor ** math.floor(now / config.step_every)
+    if config.decay_epochs is not None:
+        return peak * config.decay_rate ** math.floor(now / config.decay_epochs)
     begin = 0.0 if config.cosine_from_start else config.warmup_epochs
     progress = min(1.0, (now - begin) / (config.epochs - begin))
     return config.min_lr + (peak - config.min_lr) * (1 + math.cos(math.pi * progress)) / 2

@@ -202,7 +202,7 @@ class Trainer:
                 if self._due(config.log_every_steps):
                     self._log()
                 with self.log.means.paused():
-                    if self._due(config.check_every_epochs * per_epoch):
+                    if self._due(config.validate_every_epochs * per_epoch):
                         self._validate()
                     if self._due(config.checkpoint_every_steps):
                         self._save_checkpoint()
@@ -234,7 +234,7 @@ class Trainer:
     # ---------------------------------------------------------------- update
 
     def _update(self, batch: TrainingBatch) -> None:
-        """One update: augment, attack, loss and backward pass (in parts, if `accumulate` is set), optimizer."""
+        """One update: augment, attack, loss and backward pass (in parts, if `grad_accum_steps` is set), optimizer."""
         index, x, y = batch
         step, config = self.state.step, self.config
         seed = update_seed(self._run_seed, step)
@@ -251,7 +251,7 @@ class Trainer:
             self.attack_model.copy_weights()
         attacked = self.wrapped if self.attack_model is None else self.attack_model
         logs: list[Mapping[str, Tensor]] = []
-        parts = list(zip(*(each.chunk(config.accumulate) for each in (x, y, index_B)), strict=True))
+        parts = list(zip(*(each.chunk(config.grad_accum_steps) for each in (x, y, index_B)), strict=True))
         for number, (x_part, y_part, index_part) in enumerate(parts, 1):
             with nullcontext() if number == len(parts) else self.accelerator.no_sync(self.wrapped):
                 with self.accelerator.autocast():
@@ -274,7 +274,7 @@ class Trainer:
         """Leave the gradients of this share of the loss on the weights; returns the loss and what it logs."""
         if not self.captures_loss:
             return self._backward(objective, share, examples)
-        if objective.phase not in self.graphed_losses:  # `accumulate` is 1 then, and so is `share`
+        if objective.phase not in self.graphed_losses:  # `grad_accum_steps` is 1 then, and so is `share`
             self.graphed_losses[objective.phase] = GraphedBackward(
                 self.model, lambda x, y, x_adv: self._backward(objective, 1.0, Examples(x, y, x_adv))
             )
@@ -293,8 +293,8 @@ class Trainer:
     def _optimizer_step(self, step: int) -> dict[str, Tensor]:
         """Update weights and average; returns the norm of the gradient if it is clipped."""
         norm: dict[str, Tensor] = {}
-        if self.config.clip_norm is not None:
-            value = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.config.clip_norm)
+        if self.config.clip_grad is not None:
+            value = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.config.clip_grad)
             norm = full_tensors({"gradient_norm": value.detach()})
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -359,7 +359,7 @@ class Trainer:
         assert state is not None
         if state.rollbacks >= _ROLLBACKS:
             raise UsageError(
-                f"{why}, for the {_ROLLBACKS + 1}th time. Lower the learning rate or set plan.clip_norm; "
+                f"{why}, for the {_ROLLBACKS + 1}th time. Lower the learning rate or set plan.clip_grad; "
                 "the last checkpoint is untouched."
             )
         # the best weights on the disk may be of an update that is undone now, and still only better ones replace them

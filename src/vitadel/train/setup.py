@@ -68,7 +68,7 @@ def set_up(
     )
     objective.prepare_model(model)
     _refuse_hidden_attention(config, model, objective)
-    if config.checkpoint_activations:
+    if config.grad_checkpointing:
         _checkpoint_activations(model)
     return sampler
 
@@ -79,10 +79,10 @@ def make_sampler(
     """The order of the images, for a batch that `world_size` processes can share."""
     refuse_empty(train, "the training split", "train on")
     size = min(config.batch_size, len(train)) if synthetic is None else config.batch_size
-    if size % (world_size * config.accumulate) and (world_size > 1 or size == config.batch_size):
+    if size % (world_size * config.grad_accum_steps) and (world_size > 1 or size == config.batch_size):
         raise UsageError(
-            f"a batch of {size} cannot be shared evenly by {world_size} processes in {config.accumulate} parts. "
-            f"Set plan.batch_size to a multiple of {world_size * config.accumulate}."
+            f"a batch of {size} cannot be shared evenly by {world_size} processes in {config.grad_accum_steps} parts. "
+            f"Set plan.batch_size to a multiple of {world_size * config.grad_accum_steps}."
         )
     if config.mixing is not None and world_size > 1 and config.batch_size % (2 * world_size):
         raise UsageError(
@@ -110,7 +110,7 @@ def _refuse_hidden_attention(config: TrainingConfig, model: Model, objective: Ob
     hidden = {
         "plan.compile=off": config.compile is not Compile.OFF,
         "plan.shard=false": config.shard,
-        "plan.checkpoint_activations=false": config.checkpoint_activations,
+        "plan.grad_checkpointing=false": config.grad_checkpointing,
     }
     why = "the attention of this model is scaled" if scaled else "the objective changes gradients of the attention"
     if settings := [setting for setting, hides in hidden.items() if hides]:
@@ -123,7 +123,5 @@ def _refuse_hidden_attention(config: TrainingConfig, model: Model, objective: Ob
 def _checkpoint_activations(model: Model) -> None:
     switch = getattr(model.net, "set_grad_checkpointing", None)
     if not callable(switch):
-        raise UsageError(
-            f"{type(model.net).__name__} cannot recompute activations. Set plan.checkpoint_activations=false."
-        )
+        raise UsageError(f"{type(model.net).__name__} cannot recompute activations. Set plan.grad_checkpointing=false.")
     switch(True)

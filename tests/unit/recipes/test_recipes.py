@@ -170,8 +170,8 @@ def shrunk(recipe: Recipe, generated: Path) -> Recipe:
         warmup_epochs=0,
         cooldown_epochs=0,
         num_workers=0,
-        ema_batch=None,
-        check_every_epochs=1,
+        ema_batch_size=None,
+        validate_every_epochs=1,
         precision=Precision.FLOAT32,
         compile=Compile.OFF,  # a minute for one update
     )
@@ -273,7 +273,7 @@ def test_clean_accuracy_can_have_a_weight_in_the_selection(tmp_path: Path, monke
         left = iter(checks)
         runner = sys.modules["vitadel.recipes.runner"]
         monkeypatch.setattr(runner, "validation_scores", lambda *args, left=left, **values: next(left))
-        settings = ["plan.epochs=3", "plan.warmup_epochs=0", "plan.check_every_epochs=1", "plan.batch_size=64"]
+        settings = ["plan.epochs=3", "plan.warmup_epochs=0", "plan.validate_every_epochs=1", "plan.batch_size=64"]
         recipe = override(RECIPES["digits-standard"](), [*settings, f"selection.clean_share={share}"])
         train_recipe(recipe, tmp_path / str(share), data_spec="digits[:64]")
         result[share] = models.read_tensors(tmp_path / str(share) / "checkpoints" / "best.safetensors")[1]
@@ -403,7 +403,7 @@ def test_a_default_warm_up_is_shortened_and_reported() -> None:
         ("epochs=3", "unknown setting of Recipe 'epochs'. Did you mean 'plan.epochs'?"),
         ("objective.threat=l2", "the threat 'l2' has no radius. Write for example l2:0.5"),
         ("selection.attack=pdg", "unknown attack 'pdg'. Did you mean 'pgd'"),
-        ("plan.clip_norm=wide", "is not a number: got 'wide'"),
+        ("plan.clip_grad=wide", "is not a number: got 'wide'"),
         ("objective.threat.eps=8", "write 8/255, not 8"),
         ("selection.clean_share=2", r"Selection.clean_share must lie in \[0, 1\], got 2.0"),
         ("plan.precision=fp8", "unknown value of plan.precision 'fp8'"),

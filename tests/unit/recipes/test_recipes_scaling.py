@@ -61,7 +61,7 @@ def test_settings_of_all_pairs_match_the_paper(name: str) -> None:
     assert (attack.steps, threat.eps, attack.step_size) == (10, 8 / 255, 2 / 255)
     assert recipe.plan.epochs == (300 if name.startswith("xcit") else 110)
     assert isinstance(recipe.plan.optimizer, SGD)
-    assert (recipe.plan.optimizer.lr, recipe.plan.optimizer.momentum, recipe.plan.clip_norm) == (0.1, 0.9, 1.0)
+    assert (recipe.plan.optimizer.lr, recipe.plan.optimizer.momentum, recipe.plan.clip_grad) == (0.1, 0.9, 1.0)
     assert (recipe.synthetic is None) == ("imagenet" in name)
 
 
@@ -124,7 +124,7 @@ def test_the_schedule_of_xcit_is_not_said_to_be_the_papers(name: str) -> None:
     """
     sources = {leaf.path: str(leaf.source) for leaf in leaves(RECIPES[name]())}
     assert sources["plan.optimizer.lr"].startswith("our choice: 0.1 as for ViT-B")
-    assert sources["plan.step_every"].startswith("our choice: the cosine of ViT-B")
+    assert sources["plan.decay_epochs"].startswith("our choice: the cosine of ViT-B")
     assert sources["plan.epochs"] == "paper: section 6.2; 300 for XCiT-S12"
     assert sources["plan.optimizer"].startswith("paper: section 6.2")
     vit = {leaf.path: str(leaf.source) for leaf in leaves(RECIPES["vit-b-cifar10-at"]())}

@@ -36,7 +36,7 @@ def test_settings_of_all_recipes_match(name: str) -> None:
     attack, eps = objective(recipe).attack, objective(recipe).threat.eps
     assert (getattr(attack, "steps", 0), getattr(attack, "step_size", 0)) == (3, pytest.approx(2 * eps / 3))
     # selection by robustness among weights of both phases would prefer those before lambda applies
-    assert recipe.plan.check_every_epochs == recipe.plan.total_epochs
+    assert recipe.plan.validate_every_epochs == recipe.plan.total_epochs
     assert recipe.plan.ema is None
 
 

@@ -79,7 +79,7 @@ def test_settings_of_all_vits_match(name: str) -> None:
     assert isinstance(objective, TRADES)
     assert isinstance(objective.attack, PGD)
     assert isinstance(plan.optimizer, Lion)
-    assert (plan.optimizer.lr, plan.optimizer.weight_decay, plan.batch_size, plan.clip_norm) == (1e-4, 0.5, 1024, 1.0)
+    assert (plan.optimizer.lr, plan.optimizer.weight_decay, plan.batch_size, plan.clip_grad) == (1e-4, 0.5, 1024, 1.0)
     assert plan.optimizer.betas == ((0.95, 0.98) if name.endswith("lion98") else (0.9, 0.99))
     assert (objective.smoothing, objective.attack.steps, objective.passes) == (0.4, 10, 27)
     assert objective.beta == (5.0 if "cifar100" in name else 3.0)
@@ -137,7 +137,7 @@ def test_the_long_l2_runs_differ_in_their_length_alone() -> None:
     for size in "bl":
         short, long = (RECIPES[f"vit-{size}2-cifar10-l2{end}"]() for end in ("", "-long"))
         assert (short.objective, short.model, short.synthetic) == (long.objective, long.model, long.synthetic)
-        assert replace(short.plan, epochs=6000, warmup_epochs=200, check_every_epochs=6000) == long.plan
+        assert replace(short.plan, epochs=6000, warmup_epochs=200, validate_every_epochs=6000) == long.plan
 
 
 def test_vit_with_sgd_has_the_settings_of_lion_but_for_the_learning_rate() -> None:
@@ -201,7 +201,7 @@ def test_wang_et_al_select_on_images_they_hold_out_and_the_paper_does_not() -> N
     for name in ("wrn-28-10-cifar10", "wrn-70-16-cifar10"):
         recipe = RECIPES[name]()
         assert recipe.selection == Selection(PGD(steps=40), Linf(8 / 255))
-        assert (recipe.selection.images, recipe.plan.check_every_epochs) == (1000, 1)
+        assert (recipe.selection.images, recipe.plan.validate_every_epochs) == (1000, 1)
     assert RECIPES["wrn-28-10-cifar10-lion"]().selection.split == "none"
     rows = {member.labels: member.recipe for member in as_sweep("wu2025-table5-wrn").combinations()}
     assert [rows[label,].selection.split for label in ("sgd", "lion")] == ["holdout", "none"]

@@ -24,7 +24,7 @@ PLAN = TrainingConfig(
     batch_size=16,
     optimizer=AdamW(lr=2e-3),
     warmup_epochs=0.5,
-    clip_norm=1.0,
+    clip_grad=1.0,
     ema=0.9,
     augment=PadCrop(pad=1, flip=False),
     checkpoint_every_steps=3,

@@ -97,13 +97,13 @@ def test_pad_crop_is_the_same_for_an_image_in_every_batch() -> None:
         ({"ema": 1.0}, r"TrainingConfig.ema must lie in \(0, 1\), got 1"),
         ({"ema": 0.0}, r"TrainingConfig.ema must lie in \(0, 1\), got 0"),
         # for the batch it is meant for; for this one it would lie between 0 and 1
-        ({"ema": 0.0, "ema_batch": 1024, "batch_size": 512}, r"TrainingConfig.ema must lie in \(0, 1\), got 0"),
+        ({"ema": 0.0, "ema_batch_size": 1024, "batch_size": 512}, r"TrainingConfig.ema must lie in \(0, 1\), got 0"),
         # twice the batch keeps nothing
         (
-            {"ema": 0.5, "ema_batch": 256, "batch_size": 512},
+            {"ema": 0.5, "ema_batch_size": 256, "batch_size": 512},
             "TrainingConfig.ema of 0.5 for a batch of 256 is 0 for one of 512",
         ),
-        ({"clip_norm": 0.0}, "TrainingConfig.clip_norm must be positive"),
+        ({"clip_grad": 0.0}, "TrainingConfig.clip_grad must be positive"),
     ],
 )
 def test_invalid_plans_are_refused(values: dict[str, object], message: str) -> None:
@@ -123,8 +123,12 @@ def test_invalid_learning_rates_are_refused() -> None:
     [
         ({"batch_size": 8}, 2, None),
         ({"batch_size": 8}, 3, "a batch of 8 cannot be shared evenly by 3 processes in 1 parts"),
-        ({"batch_size": 12, "accumulate": 3}, 2, None),
-        ({"batch_size": 12, "accumulate": 4}, 2, "a batch of 12 cannot be shared evenly by 2 processes in 4 parts"),
+        ({"batch_size": 12, "grad_accum_steps": 3}, 2, None),
+        (
+            {"batch_size": 12, "grad_accum_steps": 4},
+            2,
+            "a batch of 12 cannot be shared evenly by 2 processes in 4 parts",
+        ),
         ({"batch_size": 8, "mixing": Mixing()}, 2, None),
         (
             {"batch_size": 6, "mixing": Mixing()},
@@ -134,7 +138,7 @@ def test_invalid_learning_rates_are_refused() -> None:
         ({"batch_size": 6, "mixing": Mixing()}, 1, None),
         ({"batch_size": 6}, 2, None),
         ({"batch_size": 60}, 1, None),  # fewer images than a batch are one
-        ({"batch_size": 30, "accumulate": 3}, 1, None),
+        ({"batch_size": 30, "grad_accum_steps": 3}, 1, None),
     ],
 )
 def test_a_batch_is_divided_evenly(values: dict[str, object], world_size: int, message: str | None) -> None:

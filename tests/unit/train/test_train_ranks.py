@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitadel.models import read_tensors
 
-SETTINGS = ("plan.epochs=3", "plan.warmup_epochs=1", "plan.ema=0.9", "plan.clip_norm=null")
+SETTINGS = ("plan.epochs=3", "plan.warmup_epochs=1", "plan.ema=0.9", "plan.clip_grad=null")
 WORDS = ("train", "digits-adversarial", "--data", "digits[:96]", *(f"--set={setting}" for setting in SETTINGS))
 
 

@@ -34,7 +34,7 @@ PLAN = TrainingConfig(
     batch_size=16,
     optimizer=AdamW(lr=2e-3),
     ema=0.9,
-    clip_norm=1.0,
+    clip_grad=1.0,
     checkpoint_every_steps=1,
     log_every_steps=2,
 )
@@ -217,8 +217,8 @@ def test_a_bf16_copy_uses_the_factors(train: Split, tmp_path: Path, scope: Scope
         ({"compile": Compile.FAST}, "Set plan.compile=off."),
         ({"shard": True}, "Set plan.shard=false."),
         (
-            {"checkpoint_activations": True, "compile": Compile.FAST},
-            "Set plan.compile=off and plan.checkpoint_activations=false.",
+            {"grad_checkpointing": True, "compile": Compile.FAST},
+            "Set plan.compile=off and plan.grad_checkpointing=false.",
         ),
     ],
 )

@@ -50,7 +50,7 @@ def test_the_learning_rate_of_the_authors_never_reaches_its_peak() -> None:
 
 
 def test_step_decay() -> None:
-    chosen = plan(step_every=30, lr_unit=ScheduleUnit.EPOCH, optimizer=SGD(lr=0.1))
+    chosen = plan(decay_epochs=30, lr_unit=ScheduleUnit.EPOCH, optimizer=SGD(lr=0.1))
     assert [learning_rate(chosen, epoch, 1) for epoch in (0, 29, 30, 60, 99)] == pytest.approx(
         [0.1, 0.1, 0.01, 0.001, 1e-4]
     )
@@ -66,7 +66,7 @@ def test_the_peak_scales_with_the_batch() -> None:
 
 def test_weight_averages_match_their_formulas() -> None:
     assert [
-        ema_decay(plan(ema=0.9999, ema_batch=1024, batch_size=b), 5, 10) for b in (1024, 2048, 4096)
+        ema_decay(plan(ema=0.9999, ema_batch_size=1024, batch_size=b), 5, 10) for b in (1024, 2048, 4096)
     ] == pytest.approx([0.9999, 0.9998, 0.9996])
     warm = plan(ema=0.995, ema_warmup=True, ema_after=0.025)
     assert [ema_decay(warm, step, 1000) for step in (0, 24, 25, 100_000)] == pytest.approx([0, 0, 26 / 35, 0.995])
@@ -74,7 +74,7 @@ def test_weight_averages_match_their_formulas() -> None:
     with pytest.raises(
         UsageError, match=r"TrainingConfig.ema of 0.9 for a batch of 8 is -5.4 for one of 512, outside of \(0, 1\)"
     ):
-        plan(ema=0.9, ema_batch=8)  # a batch of 512 would keep less than nothing
+        plan(ema=0.9, ema_batch_size=8)  # a batch of 512 would keep less than nothing
 
 
 def decayed(choice: AdamW | Lion | SGD, net: nn.Module) -> set[str]:
@@ -112,8 +112,8 @@ def test_the_cosine_starts_after_the_warm_up_by_default() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"accumulate": 3}, "TrainingConfig.batch_size of 512 cannot be cut into 3 equal parts"),
-        ({"step_every": 0.0}, "TrainingConfig.step_every must be positive"),
+        ({"grad_accum_steps": 3}, "TrainingConfig.batch_size of 512 cannot be cut into 3 equal parts"),
+        ({"decay_epochs": 0.0}, "TrainingConfig.decay_epochs must be positive"),
         ({"cooldown_epochs": -1}, "TrainingConfig.cooldown_epochs must not be negative"),
         ({"ema": 0.9, "ema_after": 1.0}, r"TrainingConfig.ema_after must lie in \[0, 1\)"),
         ({"repeats": 0}, "TrainingConfig.repeats must be at least 1"),

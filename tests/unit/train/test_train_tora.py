@@ -30,7 +30,7 @@ PLAN = TrainingConfig(
     batch_size=16,
     optimizer=AdamW(lr=5e-3, weight_decay=0.5),
     ema=0.9,
-    clip_norm=1.0,
+    clip_grad=1.0,
     checkpoint_every_steps=1,
     log_every_steps=2,
 )
@@ -142,7 +142,7 @@ def test_an_interrupted_run_resumes(train: Split, tmp_path: Path, killed: int) -
 def test_gradient_accumulation_matches_the_whole_batch(train: Split, tmp_path: Path) -> None:
     plan = replace(PLAN, optimizer=SGD(lr=0.05), ema=None)
     Trainer(fresh(), OBJECTIVE, train, plan, claim(tmp_path / "one"), seed=1).fit()
-    Trainer(fresh(), OBJECTIVE, train, replace(plan, accumulate=4), claim(tmp_path / "four"), seed=1).fit()
+    Trainer(fresh(), OBJECTIVE, train, replace(plan, grad_accum_steps=4), claim(tmp_path / "four"), seed=1).fit()
     one, four = (weights(Run.open(tmp_path / name)) for name in ("one", "four"))
     for name in one:
         torch.testing.assert_close(one[name], four[name], rtol=0, atol=1e-5)
@@ -205,7 +205,7 @@ def test_compiled_training_gives_the_same_weights(
     ("settings", "message"),
     [
         ({"shard": True}, "TORATraining trains other weights at every update.*Set plan.shard=false"),
-        ({"checkpoint_activations": True}, "AdaptedViT cannot recompute activations"),
+        ({"grad_checkpointing": True}, "AdaptedViT cannot recompute activations"),
     ],
 )
 def test_unsupported_settings_are_refused_before_the_first_update(

@@ -231,7 +231,7 @@ def test_gradient_accumulation_matches_the_whole_batch(
     runs = []
     for parts in (1, 4):
         run = claim(tmp_path / str(parts))
-        Trainer(tiny_vit(), objective, train, replace(plan, accumulate=parts), run, seed=2).fit()
+        Trainer(tiny_vit(), objective, train, replace(plan, grad_accum_steps=parts), run, seed=2).fit()
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 2e-5)
 
@@ -240,9 +240,7 @@ def test_recomputed_activations_change_nothing(train: Split, tmp_path: Path) -> 
     runs = []
     for on in (False, True):
         run = claim(tmp_path / str(on))
-        Trainer(
-            tiny_vit(), TRADES(ATTACK, Linf(0.1)), train, replace(PLAN, checkpoint_activations=on), run, seed=2
-        ).fit()
+        Trainer(tiny_vit(), TRADES(ATTACK, Linf(0.1)), train, replace(PLAN, grad_checkpointing=on), run, seed=2).fit()
         runs.append(run)
     assert_close(weights(runs[0]), weights(runs[1]), 1e-6)
 
@@ -433,14 +431,14 @@ def test_capturable_parts() -> None:
     gpu, plan = torch.device("cuda"), replace(PLAN, batch_size=8, compile=Compile.BLOCKS)
     assert plan.supports_cuda_graphs(gpu)
     assert not plan.supports_cuda_graphs(torch.device("cpu"))
-    for setting in ({"compile": Compile.OFF}, {"accumulate": 2}, {"checkpoint_activations": True}, {"shard": True}):
+    for setting in ({"compile": Compile.OFF}, {"grad_accum_steps": 2}, {"grad_checkpointing": True}, {"shard": True}):
         assert not replace(plan, **setting).supports_cuda_graphs(gpu)
 
 
 @pytest.mark.parametrize("parts", [1, 4])
 def test_the_norm_of_the_gradient_is_logged_where_it_is_clipped(train: Split, tmp_path: Path, parts: int) -> None:
     run = claim(tmp_path / "run")
-    plan = replace(PLAN, epochs=1, clip_norm=1e-9, log_every_steps=1, accumulate=parts)
+    plan = replace(PLAN, epochs=1, clip_grad=1e-9, log_every_steps=1, grad_accum_steps=parts)
     Trainer(tiny_vit(), Standard(), train, plan, run, seed=1).fit()
     expected, (x, y) = tiny_vit().train(), first_batch(train)
     torch.nn.functional.cross_entropy(expected(x), y).backward()

@@ -47,32 +47,32 @@ PLAN = TrainingConfig(
     batch_size=16,
     optimizer=SGD(lr=0.05),
     ema=0.9,
-    clip_norm=1.0,
+    clip_grad=1.0,
     augment=PadCrop(1),
     mixing=Mixing(mixup=0.8, cutmix=1.0),
     checkpoint_every_steps=2,
 )
 KINDS: dict[str, tuple[Objective, TrainingConfig]] = {
     "trades": (TRADES(ATTACK, Linf(0.1), smoothing=0.1), PLAN),
-    "awp": (AWP(Adversarial(ATTACK, Linf(0.1)), gamma=0.05), replace(PLAN, accumulate=2)),
+    "awp": (AWP(Adversarial(ATTACK, Linf(0.1)), gamma=0.05), replace(PLAN, grad_accum_steps=2)),
     "shard": (TRADES(ATTACK, Linf(0.1), smoothing=0.1), replace(PLAN, shard=True)),
     "steps-1": (Adversarial(replace(ATTACK, steps=1), Linf(0.1)), replace(PLAN, epochs=1)),
     "steps-4": (Adversarial(replace(ATTACK, steps=4), Linf(0.1)), replace(PLAN, epochs=1)),
     "scaling": (
         # cut into candidates of 4 images: two for each of two ranks and of two parts
         AttentionScaling(AWP(TRADES(ATTACK, Linf(0.1))), 1, scaling=replace(Scaling.paper(), batches=1, batch_size=4)),
-        replace(PLAN, accumulate=2),
+        replace(PLAN, grad_accum_steps=2),
     ),
     "scaling-literal": (
         # a chain of candidates, each measured from the one before it
         AttentionScaling(TRADES(ATTACK, Linf(0.1)), 1, scaling=replace(Scaling.literal(), batches=1, batch_size=4)),
-        replace(PLAN, accumulate=2),
+        replace(PLAN, grad_accum_steps=2),
     ),
-    "tradeoff": (TORATraining(ATTACK, Linf(0.1)), replace(PLAN, accumulate=2)),
+    "tradeoff": (TORATraining(ATTACK, Linf(0.1)), replace(PLAN, grad_accum_steps=2)),
     "tradeoff-awp": (AWP(TORATraining(ATTACK, Linf(0.1)), gamma=0.05), PLAN),
     "tora-standard": (Standard(), PLAN),
     "broken": (BrokenOnce(), replace(PLAN, log_every_steps=1)),
-    "parts-2": (Adversarial(ATTACK, Linf(0.1)), replace(PLAN, epochs=1, accumulate=2)),
+    "parts-2": (Adversarial(ATTACK, Linf(0.1)), replace(PLAN, epochs=1, grad_accum_steps=2)),
 }
 
 
