@@ -266,6 +266,7 @@ def test_commands_have_exactly_these_options() -> None:
         "demo": ["--json", "--out"],
         "train": ["--data", "--json", "--run", "--set"],
         "sweep": sorted(["--suite", "--test-data", "--threat", *sweep]),
+        "sweeps": ["--json"],
         "attack": sorted([*judge, "--attack", "--scaling", "--skip-unreadable"]),
         "evaluate": sorted([*judge, "--scaling", "--skip-unreadable", "--suite"]),
         "report": ["--baseline", "--out", "--tables"],
