@@ -17,7 +17,7 @@ import functools
 import math
 import re
 import typing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any
 
