@@ -30,7 +30,7 @@ _LONGEST = 120
 class Combination:
     """One row: its name and its folder, the labels of its values, and what is evaluated.
 
-    Attributes:
+    Args:
         name: Its name, unlike that of any other row.
         labels: The labels of its values.
         trained: The recipe with these values; None for an existing model.
@@ -59,7 +59,7 @@ class Combination:
 class Sweep:
     """A recipe and what is varied in it, or several models, and what all are evaluated with.
 
-    Attributes:
+    Args:
         recipe: What is trained; None if all rows are existing models.
         axes: What is varied.
         settings: What is changed in all combinations.

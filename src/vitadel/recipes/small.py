@@ -36,7 +36,7 @@ _SIZES = re.compile(r"(_patch\d+|_p\d+)?_\d+$")
 class _Architecture:
     """What stands for an architecture.
 
-    Attributes:
+    Args:
         prefix: The beginning of the architecture's name.
         start: The small model; empty for the architecture itself.
         patch_size: The side of its patches.
@@ -55,7 +55,7 @@ class _Architecture:
 class SmallScale:
     """A scale.
 
-    Attributes:
+    Args:
         name: What rows are labeled with.
         data: The data set.
         on_gpu: Whether it trains in bf16, compiled and with augmentation.
