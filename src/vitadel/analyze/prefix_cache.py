@@ -114,7 +114,7 @@ class PrefixCache:
         layers: Its layers, in order.
         masks: The masks that variants refer to.
 
-    Attributes:
+    Args:
         layers_run: How many layers ran so far.
     """
 

@@ -31,7 +31,16 @@ from vitadel.threats import Threat, as_threat
 
 @runtime_checkable
 class Study(Protocol):
-    """Settings that know how to measure and how to sum up."""
+    """Settings that know how to measure and how to sum up.
+
+    Example:
+        >>> ctx = tensor_context(model, x, y)  # with results in memory
+        >>> record = run_study(Lesion(draws=1), ctx)
+        >>> record.title
+        'Lesions'
+        >>> [table.title for table in record.tables]
+        ['One removed, in numbers']
+    """
 
     title: ClassVar[str]
     about: ClassVar[str]
@@ -91,6 +100,12 @@ def study(
         seed: Seeds all random numbers.
         batch_size: Images at a time; no number depends on it.
         progress: Called with how far the work is.
+
+    Returns:
+        The record: `summary`, `exhibits` and the numbers of the study, as in `study/result.json` of a run.
+
+    Raises:
+        UsageError: If the model cannot be studied so, or images and labels do not fit.
 
     Example:
         >>> study(model, x, y, Saliency(steps=20), threat="linf:4/255")["summary"]

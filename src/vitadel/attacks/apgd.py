@@ -57,6 +57,9 @@ class APGD(IterativeAttack):
         eot_samples: Gradients averaged per step, for randomized models; such a search does not stop at a success.
         use_larger_eps: Sparse threats only: 30% of the steps in three times and 30% in twice the radius, then project.
 
+    Raises:
+        UsageError: If a setting is out of its range.
+
     Example:
         >>> result = APGD(steps=100)(model, x, Untargeted(y, dlr), "linf:8/255")  # APGD-DLR
         >>> result = APGD(targets=9)(model, x, y, "linf:8/255")  # APGD-T

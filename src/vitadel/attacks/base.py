@@ -50,6 +50,8 @@ _ADVICE = {
 class Attack(ABC):
     """A search for adversarial images; it holds settings but no model, and leaves no trace on a model.
 
+    Call it for a judged `AttackResult`; in a training loop of your own, `craft` returns the images alone.
+
     Example:
         >>> attack = PGD(steps=20)
         >>> result = attack(model, x, y, "linf:8/255")
@@ -156,7 +158,23 @@ class Attack(ABC):
     def craft(
         self, model: Model, x0: Tensor, goal: Goal, threat: Threat, *, seed: int, index_B: Tensor | None = None
     ) -> Tensor:
-        """The adversarial images alone, without checks and judging: for training, where every forward pass counts."""
+        """The adversarial images alone, without checks and judging: for training, where every forward pass counts.
+
+        Args:
+            model: Takes [B, C, H, W] pixels in [0, 1] and returns logits [B, K].
+            x0: [B, C, H, W] the images.
+            goal: The adversary's goal.
+            threat: The threat model.
+            seed: Seed of the random numbers; another one for every update.
+            index_B: The images' indices in their data set, by default 0, 1, ...
+
+        Returns:
+            [B, C, H, W] adversarial images within the threat, detached. The model's modes and gradients are as before.
+
+        Example:
+            >>> x_adv = PGD(steps=10).craft(model, x, Untargeted(y), Linf(8 / 255), seed=step)
+            >>> loss = torch.nn.functional.cross_entropy(model(x_adv), y)
+        """
         check_seed(seed)
         with eval_without_weight_gradients(model):
             return self._candidate(Oracle(model), _at_least_float32(x0.detach()), goal, threat, seed, index_B)

@@ -46,6 +46,9 @@ class FAB(IterativeAttack):
         targets: FAB-T: the boundary to each of this many classes with the largest clean logits, side by side; 0 for the
             nearest of all boundaries, at a backward pass per class.
 
+    Raises:
+        UsageError: If a setting is out of its range, or the goal not untargeted.
+
     Example:
         >>> result = FAB(targets=9)(model, x, y, "linf:8/255")
     """

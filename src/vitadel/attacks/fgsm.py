@@ -23,6 +23,9 @@ class FGSM(Attack):
         step_size: The length of the step; by default eps, so that without a random start it ends on the boundary.
         random_start: Start at a random point of the threat, as in Wong et al. 2020 (arXiv:2001.03994).
 
+    Raises:
+        UsageError: If a setting is out of its range.
+
     Example:
         >>> result = FGSM()(model, x, y, "linf:8/255")
     """

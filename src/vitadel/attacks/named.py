@@ -19,6 +19,9 @@ class NamedAttack:
             `kl_divergence`, the reference is the prediction on the clean image.
         target: Chooses the class that it aims for from the clean logits; untargeted if not given.
 
+    Raises:
+        UsageError: If the loss takes no target and one is given.
+
     Example:
         >>> robustness(model, x, y, "linf:8/255", suite=NamedAttack("pgd-margin", PGD(steps=50), margin))
     """

@@ -57,7 +57,7 @@ class Oracle:
         model: The model.
         highest_class: The highest class among the labels, to refuse a model with fewer outputs.
 
-    Attributes:
+    Args:
         forward_calls: Batches sent forward.
         backward_calls: Batches sent backward.
     """

@@ -41,8 +41,19 @@ def parse_attack(text: str) -> Attack:
     Args:
         text: `NAME[:key=value,...]` with a name from `vitadel attacks`.
 
+    Returns:
+        The attack. Its loss and its target are not among its settings, since a goal holds them.
+
     Raises:
         UsageError: If there is no such attack or setting, or a value that it cannot have.
+
+    Example:
+        >>> attack = parse_attack("pgd:steps=40,step_size=2/255")
+        >>> attack.steps
+        40
+        >>> result = attack(model, x, y, "linf:8/255")
+        >>> result.x_adv.shape == x.shape
+        True
     """
     return _parse(text, goal_settings=False)[0]
 

@@ -21,6 +21,14 @@ class AttackResult:
         seconds: Duration of the call.
         zero_gradients: Backward passes whose input gradient was exactly zero.
         flags: Reasons why the result may be unreliable, for this batch alone.
+
+    Example:
+        >>> result = PGD(steps=10)(model, x, y, "linf:8/255")
+        >>> robust_accuracy = 1 - result.success.float().mean()
+        >>> bool((result.distance <= 8 / 255 + 1e-6).all())
+        True
+        >>> result.columns().keys()
+        dict_keys(['success', 'prediction', 'distance'])
     """
 
     x_adv: Tensor

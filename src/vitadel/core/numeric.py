@@ -17,7 +17,7 @@ import functools
 import math
 import re
 import typing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any
 
@@ -178,7 +178,9 @@ def parse_int(text: str, what: str, *, more: str = "") -> int:
 
 @functools.cache
 def _declared(kind: type) -> tuple[tuple[str, object], ...]:
-    """The fields of a dataclass that have ranges, with their types."""
+    """The fields of a dataclass that have ranges, with their types; another class declares none."""
+    if not is_dataclass(kind):
+        return ()
     hints = typing.get_type_hints(kind, include_extras=True)
     return tuple((f.name, hints[f.name]) for f in fields(kind) if _has_range(hints[f.name]))
 

@@ -40,6 +40,13 @@ class DataSet:
         holdout: A tenth of the training images, at most 1000; None where no class has two, or if none was wanted.
         test: Images for reported numbers.
         published: Mean and deviation as the field uses them for this data set, if it is a known one.
+
+    Example:
+        >>> digits = vd.load_data("digits")
+        >>> len(digits.train), len(digits.holdout), len(digits.test)
+        (1293, 145, 359)
+        >>> digits.classes[3]
+        '3'
     """
 
     spec: str

@@ -48,12 +48,17 @@ def load(
             chosen classes keep the labels they have among all.
         holdout: Whether a part of the training images is held out; otherwise `train` has all of them.
 
+    Returns:
+        The data set, with the splits `train`, `holdout` and `test`.
+
     Raises:
         UsageError: The text cannot be read, or the files are missing, damaged or of another layout.
 
     Example:
-        data = load("cifar10:DIR[:1000]", preprocess=parse_preprocess("squash:32"))
-        x, y = data.test.tensors(256)
+        >>> digits = load("digits[:100]", preprocess=parse_preprocess("squash:8"))
+        >>> x, y = digits.test.tensors(32)
+        >>> x.shape
+        torch.Size([32, 3, 8, 8])
     """
     parsed = parse_spec(spec)
     lines = None if parsed.listed is None else read_list(parsed.listed)

@@ -22,15 +22,21 @@ class Split(Dataset[tuple[Tensor, int]]):
 
     A split is a map-style data set for `torch.utils.data.DataLoader`: `split[i]` is an (image, label) pair.
 
-        x, y = data.test.tensors(256)
-        for x, y in torch.utils.data.DataLoader(data.test, batch_size=64): ...
-
     Args:
         name: `train`, `holdout` or `test`.
         ids: One name per image, by which it is recognized.
         labels: int64 [N].
         pixels: Where the pixels are read from.
         skipped: Images that were left out on request, each with the reason.
+
+    Example:
+        >>> test = vd.load_data("digits").test
+        >>> x, y = test.tensors(256)
+        >>> x.shape
+        torch.Size([256, 3, 8, 8])
+        >>> batches = [len(y) for x, y in torch.utils.data.DataLoader(test, batch_size=100)]
+        >>> batches
+        [100, 100, 100, 59]
     """
 
     name: str

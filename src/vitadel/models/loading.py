@@ -55,12 +55,16 @@ def load(
         keep_head: Refuse weights with another number of classes instead of replacing their head.
         seed: Draws the weights that no file provides.
 
+    Returns:
+        A plain `nn.Module` with the normalization inside and `taps` for its internal values, on the CPU.
+
     Raises:
         UsageError: There is no such model, or its weights do not fit.
 
     Example:
-        model = load("timm:vit_tiny_patch16_224", num_classes=10, image_size=32, patch_size=4)
-        logits = model(torch.rand(2, 3, 32, 32))
+        >>> model = load("timm:vit_tiny_patch16_224", num_classes=10, image_size=32, patch_size=4)
+        >>> model(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
     """
     check_seed(seed)
     changes: dict[str, object] = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size}

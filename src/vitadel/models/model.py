@@ -28,7 +28,7 @@ class Model(nn.Module):
         normalization: What is applied to pixels in [0, 1] before the network.
         spec: How to build the network again; None for one that Vitadel did not build.
 
-    Attributes:
+    Args:
         taps: Named activations to read, edit, scale, mask and skip (`vitadel.models.taps`).
     """
 

@@ -165,6 +165,12 @@ class Taps:
             pattern: A name, with * for any part.
             fn: Takes a tensor and returns one of the same shape.
 
+        Yields:
+            None; the model computes so while the `with` block runs.
+
+        Raises:
+            UsageError: If nothing matches, or the block ends and a tap has not fired.
+
         Example:
             >>> with model.taps.edit("blocks.0.mlp.out", torch.zeros_like):
             ...     z = model(x)
@@ -178,6 +184,12 @@ class Taps:
 
         Args:
             factors: A number or scalar tensor for all, or one for each of `attentions`; tensors get gradients.
+
+        Yields:
+            None; the model computes so while the `with` block runs.
+
+        Raises:
+            UsageError: If nothing matches, or the block ends and a tap has not fired.
 
         Example:
             >>> with model.taps.scale([0.5] * len(model.taps.attentions())):
@@ -199,6 +211,12 @@ class Taps:
                 `scaled_dot_product_attention` and unlike in `nn.MultiheadAttention`; any other is added. It must
                 broadcast to the logits' shape [B, heads, N, N], and every query must keep a key.
 
+        Yields:
+            None; the model computes so while the `with` block runs.
+
+        Raises:
+            UsageError: If nothing matches, or the block ends and a tap has not fired.
+
         Example:
             >>> with model.taps.mask({"blocks.0.attn": torch.eye(197, dtype=torch.bool)}):
             ...     z = model(x)
@@ -215,6 +233,12 @@ class Taps:
 
         Args:
             *patterns: `blocks.3`, `blocks.3.attn` or `blocks.3.mlp`, with * for any part.
+
+        Yields:
+            None; the model computes so while the `with` block runs.
+
+        Raises:
+            UsageError: If nothing matches, or the block ends and a tap has not fired.
 
         Example:
             >>> with model.taps.skip("blocks.3", "blocks.*.mlp"):

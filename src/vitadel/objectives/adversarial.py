@@ -33,7 +33,7 @@ class AdversarialObjective(Objective):
     Small ViTs stay at chance level if they meet the full radius untrained, so radius, step size and number of steps
     can be warmed up, each on its own.
 
-    Attributes:
+    Args:
         attack: Makes the adversarial examples; with None the images stay clean.
         threat: The set they lie in.
         smoothing: Label smoothing of the cross-entropy.

@@ -56,7 +56,7 @@ class ARDPRM(WrappedObjective):
     gradient back (ARD), and the perturbation of as many patches is set to 0 before each of its steps (PRM). Both are
     drawn anew at every step and for every image. After that, and without a training time (`at`), it is `inner`.
 
-    Attributes:
+    Args:
         inner: Adversarial training, TRADES or MART with PGD that returns the last iterate.
         ard: Attention random dropping.
         prm: Perturbation random masking.

@@ -63,7 +63,7 @@ class Scope(enum.Enum):
 class AttentionScaling(WrappedObjective):
     """AAS-AT around any objective: some epochs search for factors on the attention, the others train `inner`.
 
-    Attributes:
+    Args:
         inner: The objective that trains the weights.
         period: Epochs from one search to the next.
         scope: What uses the factors.

@@ -30,7 +30,7 @@ class AWP(WrappedObjective):
     The authors' code restores :math:`w` after the optimizer's update, this one before it: the two differ by the weight
     decay of :math:`v`, a part in a million.
 
-    Attributes:
+    Args:
         inner: The objective whose loss is taken.
         gamma: The size of the perturbation relative to the weights.
         start: The epoch from which on weights are perturbed.

@@ -27,13 +27,20 @@ def _no_undo() -> None:
 class LossOutput:
     """The loss of one batch.
 
-    Attributes:
+    Args:
         loss: The scalar to minimize.
         logs: Scalars worth logging, by name.
         undo: Called after the backward pass: restores what `loss` changed on the model, such as weights that AWP
             perturbed.
         trains: False if the batch was used for something else than the weights; weights, optimizer and averaged
             weights then stay as they are.
+
+    Example:
+        >>> output = Standard()(model, x, y, seed=0)
+        >>> output.loss.backward()
+        >>> output.undo()  # nothing to restore here; AWP takes its perturbation of the weights back
+        >>> output.trains
+        True
     """
 
     loss: Tensor

@@ -16,7 +16,7 @@ class ScheduleUnit(enum.Enum):
 class TrainingTime:
     """When an update takes place.
 
-    Attributes:
+    Args:
         epoch: Epochs done once the update is made, a fraction.
         epochs: Epochs in all.
         updates: Updates per epoch.

@@ -69,7 +69,7 @@ class TORATraining(AdversarialObjective):
     Weights that an update does not train have no gradient in it, and so neither weight decay nor momentum. The loss
     without a training time (`at`) is that of phase 2.
 
-    Attributes:
+    Args:
         weight: :math:`\lambda`: 0 trains on clean images only, 1 on adversarial examples only; the other term is not
             computed then.
         independent: The share of training that phase 1 takes.

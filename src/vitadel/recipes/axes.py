@@ -52,7 +52,7 @@ AXES: dict[str, str | Callable[[Recipe, str], Recipe]] = {
 class Value:
     """One value of an axis.
 
-    Attributes:
+    Args:
         label: Its name in the table.
         settings: The settings that it makes.
         change: What it changes in the recipe beyond settings.

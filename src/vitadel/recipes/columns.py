@@ -22,7 +22,7 @@ _CLEAN = "clean"
 class Column:
     """An evaluation of every row of a table, and the number of it that is shown.
 
-    Attributes:
+    Args:
         name: The heading of the column.
         evaluation: What is carried out: a suite, or its text or that of an attack, as `--suite` and `--attack` take it.
         threat: Its threat model where it is not that of the table.
@@ -60,13 +60,14 @@ class Column:
 class Evaluation:
     """One call of an evaluation: suites that share the images, the threat and the scaling.
 
-    Attributes:
+    Args:
         model: A run folder or another model.
         run: The folder it is written to.
         data: The test images.
         suites: What is carried out.
         threat: Their threat model.
         scaling: How attention is scaled.
+        study: A study that is carried out in place of suites, as `vitadel analyze` takes it.
     """
 
     model: str
@@ -75,13 +76,14 @@ class Evaluation:
     suites: tuple[Suite, ...]
     threat: Threat | None = None
     scaling: str | None = None
+    study: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TestImages:
     """Where images for the tests come from.
 
-    Attributes:
+    Args:
         usual: The data set whose test images are used.
         own: Data sets for suites of images of their own, by kind: `imagenet-a`, `imagenet-r`, `cue-conflict`.
     """

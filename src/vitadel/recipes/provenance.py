@@ -22,7 +22,7 @@ _PIXELS = ("eps", "step_size", "start_noise", "fill")
 class Leaf:
     """One value of a recipe. A part of one of several classes, such as the objective, is a leaf too: of its class.
 
-    Attributes:
+    Args:
         path: As `--set` takes it.
         value: As `--set` takes it, or the name of the class.
         by_default: Whether it is the default of its class.

@@ -14,7 +14,7 @@ GPU_HOURS = "GPU hours"
 class PublishedAccuracy:
     """Accuracies in percent as a paper prints them.
 
-    Attributes:
+    Args:
         clean: On the images as they are.
         robust: Under the attack of the table, which is its column `robust`.
         standard_clean: Clean accuracy without adversarial training.
@@ -35,7 +35,7 @@ class PublishedAccuracy:
 class PublishedSweep:
     """A table of a paper as a sweep.
 
-    Attributes:
+    Args:
         source: The paper and the number of the table.
         about: What is varied.
         recipe: The recipe that it varies.
@@ -47,6 +47,7 @@ class PublishedSweep:
         note: What else differs.
         columns: What the paper evaluates with.
         test_images: How many images it evaluates.
+        studies: What it shows of every model, as `vitadel analyze` takes it.
     """
 
     source: str
@@ -60,3 +61,4 @@ class PublishedSweep:
     note: str = ""
     columns: tuple[Column, ...] = ()
     test_images: int | None = None
+    studies: tuple[str, ...] = ()

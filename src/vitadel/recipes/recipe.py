@@ -29,7 +29,7 @@ class Normalize(enum.Enum):
 class ModelChoice:
     """The model to train.
 
-    Attributes:
+    Args:
         start: Architecture and weights: anything that `vitadel.load_model` takes.
         image_size: The side of its images.
         patch_size: The side of its patches; with null that of the architecture.
@@ -55,7 +55,7 @@ class ModelChoice:
 class Selection:
     """How the best checkpoint is selected.
 
-    Attributes:
+    Args:
         attack: Selects by robust accuracy under this attack; without one, by clean accuracy.
         threat: Its threat model.
         images: How many images are evaluated.
@@ -98,7 +98,7 @@ class SyntheticChoice:
 class Recipe:
     """Everything that defines a training, and for each value its source.
 
-    Attributes:
+    Args:
         name: As `vitadel train` takes it.
         about: What it is, in a few words.
         model: The model and the weights it starts from.
@@ -111,6 +111,16 @@ class Recipe:
         seed: Everything random depends on it.
         sources: Where values come from, by path; "*" for all others.
         expect: Measured results; empty until one has been recorded.
+
+    Raises:
+        UsageError: If a value is out of its range.
+
+    Example:
+        >>> recipe = RECIPES["digits-adversarial"]()
+        >>> recipe.objective.attack.steps
+        3
+        >>> quick = replace(recipe, plan=replace(recipe.plan, epochs=1, warmup_epochs=0.0))
+        >>> model = vd.train(quick, "runs/quick", data="digits[:64]", progress=False)
     """
 
     name: str

@@ -16,8 +16,19 @@ def parse_threat(text: str) -> Threat:
     Args:
         text: Such as "linf:8/255" or "l2:0.5"; the number is a fraction or a decimal, and never evaluated as code.
 
+    Returns:
+        The threat model.
+
     Raises:
         UsageError: If the norm is unknown, or the radius missing or out of range.
+
+    Example:
+        >>> threat = parse_threat("l2:0.5")
+        >>> threat
+        L2(eps=0.5)
+        >>> x_new = threat.project(torch.rand_like(x), x)
+        >>> bool((threat.distance(x_new, x) <= 0.5 + 1e-6).all())
+        True
     """
     written, colon, eps = text.partition(":")
     name = written.lower()
@@ -31,6 +42,12 @@ def parse_threat(text: str) -> Threat:
 
 def as_threat(threat: Threat | str) -> Threat:
     """A threat, or the one that a text names.
+
+    Args:
+        threat: A threat, or a text such as "linf:8/255".
+
+    Returns:
+        The threat model.
 
     Raises:
         UsageError: If it is neither, such as a bare radius, which does not say in which norm.

@@ -25,7 +25,7 @@ _KEPT = 2
 class TrainState:
     """How far a training is, in addition to weights and optimizer.
 
-    Attributes:
+    Args:
         step: Updates made.
         best: The best validation score so far.
         rollbacks: How often a non-finite loss sent it back.
@@ -52,7 +52,7 @@ class TrainState:
 class Checkpoints:
     """The checkpoints of a run; all processes call the methods, one of them `writes`.
 
-    Attributes:
+    Args:
         folder: Where they are.
         nets: What is saved, by name: the model, and averaged weights if there are any.
         optimizer: Saved with them.

@@ -66,7 +66,7 @@ class TrainingConfig:
     The learning rate rises from `warmup_lr` over `warmup_epochs`, follows a cosine to `min_lr` until `epochs`, and
     stays there for `cooldown_epochs`.
 
-    Attributes:
+    Args:
         epochs: Epochs of the schedule.
         batch_size: Images of all devices together.
         optimizer: AdamW, Lion or SGD; its `lr` is the peak, for batches of `lr_batch_size` unless `lr_scaling` is
@@ -105,6 +105,16 @@ class TrainingConfig:
         validate_every_epochs: Epochs between validations.
         checkpoint_every_steps: Updates between checkpoints.
         log_every_steps: Updates between lines of the log.
+
+    Raises:
+        UsageError: If a value is out of its range, or two do not go together.
+
+    Example:
+        >>> config = TrainingConfig(epochs=10, batch_size=1024, optimizer=AdamW(lr=1e-3), cooldown_epochs=2)
+        >>> config.total_epochs
+        12
+        >>> replace(config, lr_scaling=LRScaling.LINEAR).peak_lr  # the rate is for a batch of 512
+        0.002
     """
 
     former_names: ClassVar[dict[str, str]] = {

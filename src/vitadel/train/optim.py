@@ -41,7 +41,7 @@ class OptimizerChoice(Protocol):
 class AdamW:
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019, arXiv:1711.05101).
 
-    Attributes:
+    Args:
         lr: The peak learning rate.
         weight_decay: The weight decay.
         betas: The decays of the running means of gradient and squared gradient.

@@ -1,11 +1,19 @@
 """What `help` shows: the most used names say what they take and show a call, signatures are readable."""
 
+import doctest
+import importlib
 import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import vitadel as vd
 from vitadel.core.numeric import Range
+
+SOURCE = Path(vd.__file__).parent
 
 FUNCTIONS = ["analyze", "evaluate", "load_data", "load_model", "report", "robustness", "show_data", "sweep", "train"]
 CLASSES = [
@@ -37,3 +45,61 @@ def test_ranges_in_signatures_show_what_is_set() -> None:
     assert repr(Range(ge=1)) == "Range(ge=1)"
     assert repr(Range(gt=0, le=0.5, hint="It is a share.")) == "Range(gt=0, le=0.5)"
     assert "Range(ge=1)" in str(inspect.signature(vd.attacks.PGD))
+
+
+# what an example may use without importing it, besides `model`, `x` and `y`
+NAMES = {
+    "analyze": ["Lesion", "run_study", "tensor_context"],
+    "attacks": ["PGD"],
+    "data": ["parse_preprocess"],
+    "evaluate": ["Context", "TensorImages", "run_suite"],
+    "evaluate.suites": ["GrayLevel"],
+    "goals": ["Untargeted"],
+    "objectives": ["Standard"],
+    "recipes": ["RECIPES"],
+    "threats": ["Linf"],
+    "train": ["AdamW", "LRScaling"],
+}
+EXAMPLES = [
+    *("attacks.AttackResult", "attacks.Attack.craft", "attacks.parse_attack", "threats.parse_threat"),
+    *("evaluate.Suite", "analyze.Study", "recipes.Recipe", "train.TrainingConfig", "objectives.LossOutput"),
+    *("data.DataSet", "data.Split", "data.load", "models.load"),
+]
+
+
+def found(path: str) -> Any:
+    """The object that `attacks.Attack.craft` names."""
+    package, *names = path.split(".")
+    place: Any = importlib.import_module(f"vitadel.{package}")
+    for name in names:
+        place = getattr(place, name)
+    return place
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_examples_run(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their output is compared, too."""
+    monkeypatch.chdir(tmp_path)
+    options: Any = {"depth": 2, "embed_dim": 32, "num_heads": 2}
+    x, y = vd.load_data("digits").test.tensors(8)
+    names: dict[str, Any] = {"torch": torch, "vd": vd, "replace": replace, "x": x, "y": y, "step": 0}
+    names["model"] = vd.load_model("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options)
+    for package, known in NAMES.items():
+        module = importlib.import_module(f"vitadel.{package}")
+        names |= {name: getattr(module, name) for name in known}
+    documented = found(path)
+    names |= {path.rpartition(".")[2]: documented}
+    example = doctest.DocTestParser().get_doctest(inspect.getdoc(documented) or "", names, path, None, 0)
+    assert example.examples
+    printed: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(example, out=printed.append)
+    assert not printed, "".join(printed)
+
+
+def test_settings_are_documented_under_args() -> None:
+    """One heading for the fields of all dataclasses; every example begins with `>>>`."""
+    for file in SOURCE.rglob("*.py"):
+        text = file.read_text("utf-8")
+        assert "\n    Attributes:\n" not in text, file
+        for heading, after in zip(text.splitlines(), text.splitlines()[1:], strict=False):
+            assert heading.strip() != "Example:" or after.strip().startswith(">>> "), (file, after)

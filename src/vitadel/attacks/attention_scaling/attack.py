@@ -126,6 +126,9 @@ class AAS(Attack):
         scaling: How factors are searched, on the attacked images.
         factors: The factors, if they are known; see `prepared`.
 
+    Raises:
+        UsageError: If the model has no taps, is compiled or computes in half precision, or the goal is not untargeted.
+
     Example:
         >>> result = AAS(PGD(steps=20))(model, x, y, "linf:8/255")
     """

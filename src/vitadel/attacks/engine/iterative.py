@@ -60,6 +60,9 @@ class IterativeAttack(Attack):
     """An attack written as `num_steps`, `start` and `step`; restarts, targets and early stopping are the engine's work.
 
     A step must not wait for the device (`.item()`, `if tensor:`, `nonzero`): it may be captured as a CUDA graph.
+
+    Raises:
+        UsageError: If a model has fewer than two classes and the attack has targets, or these and a goal with its own.
     """
 
     # a subclass that is a dataclass with slots calls `IterativeAttack.find_flags(self, ...)`: such a class is made anew

@@ -70,6 +70,9 @@ class AttackSuite:
         keep_images: Whether the adversarial images are kept in the run folder.
         scaling: The factors found for scaled attention: every attack is run once more, on the rescaled model.
 
+    Raises:
+        UsageError: If a radius is out of its range, or there is none.
+
     Example:
         >>> AttackSuite("twice", "FGSM, then PGD", (NamedAttack("fgsm", FGSM()), NamedAttack("pgd", PGD(steps=50))))
     """

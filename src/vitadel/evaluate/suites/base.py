@@ -30,6 +30,14 @@ class Suite(Protocol):
 
     A suite fills tables with one row per image, each process for its share; from full tables come the rows that are
     kept and the record. What a table has is not computed again, so an interrupted evaluation resumes.
+
+    Example:
+        >>> ctx = Context(model, TensorImages(x, y))  # with results in memory
+        >>> record = run_suite(GrayLevel(steps=2), ctx)
+        >>> record.n
+        8
+        >>> record.main.name
+        'PGD-2 at 1 gray level'
     """
 
     @property
@@ -109,6 +117,9 @@ def suite_record(
         exhibits: What it shows.
         flags: Reasons why the numbers may be unreliable, in addition to those of the sanity checks.
         threat: The threat that it attacked within.
+
+    Returns:
+        The record, with the flags of the sanity checks, the time and the conventions that all suites share.
     """
     seconds = sum(sum(ctx.table(name)["seconds"]) for name in tables)
     return SuiteRecord(

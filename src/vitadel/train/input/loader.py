@@ -25,7 +25,7 @@ TrainingBatch = tuple[BatchIndex, Tensor, Tensor]
 class Loader:
     """Pixels of real and synthetic images, as floats in [0, 1] on `device`.
 
-    Attributes:
+    Args:
         real: The training images.
         synthetic: Generated images, if batches contain some.
         device: Where the batches end up.

@@ -25,7 +25,7 @@ Share = Annotated[float, Range(ge=0, le=1, hint="It is the share of synthetic im
 class BatchIndex:
     """This process's part of one batch.
 
-    Attributes:
+    Args:
         step: The update that the batch is for.
         row_B: Rows of the split, or of the synthetic images where `synthetic_B` is true.
         synthetic_B: Which images are synthetic.
