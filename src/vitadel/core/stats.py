@@ -223,7 +223,7 @@ def paired_difference(first_only: int, second_only: int, n: int) -> Difference:
         second_only: Images of the second alone, b.
         n: All images.
     """
-    if not 0 < n or first_only + second_only > n:
+    if n < 1 or first_only + second_only > n:
         raise UsageError(
             f"two models differ on {first_only + second_only} of {n} images, which cannot be. "
             "Pass the number of all images as n."
