@@ -248,7 +248,7 @@ def test_commands_have_exactly_these_options() -> None:
         for name, sub in command.commands.items()  # type: ignore[attr-defined]
         if name != "data"
     }
-    sweep = ["--attack", "--axis", "--data", "--json", "--model", "--run", "--set", "--small"]
+    sweep = ["--attack", "--axis", "--data", "--json", "--model", "--run", "--set", "--small", "--study"]
     judge = [
         "--batch-size",
         "--num-classes",

@@ -84,7 +84,13 @@ def test_errors_are_one_line_and_leave_no_files(vitadel: Command, tmp_path: Path
 def test_published_sweeps_are_listed_and_shown(vitadel: Command) -> None:
     code, out, _ = vitadel("sweeps", "--json")
     assert code == 0
-    assert set(json.loads(out)) == set(SWEEPS)
+    listed = json.loads(out)
+    assert {name for name, about in listed.items() if about.startswith("one command: ")} >= set(SWEEPS)
+    assert listed["bhojanapalli2021-figure4"].startswith("impossible: figure 4: scaling")
+    code, out, _ = vitadel("sweeps", "bhojanapalli2021-figure30", "--json")
+    page = json.loads(out)
+    assert (page["status"], len(page["commands"])) == ("several commands", 2)
+    assert "not public" in vitadel("sweeps", "bhojanapalli2021-figure4")[1]
     code, out, _ = vitadel("sweeps", "debenedetti2022-table4", "--json")
     row = {"values": {"weight-decay": "0.5"}, "clean": 68.78, "robust": 42.02, "standard_clean": 76.72}
     assert row in json.loads(out)["rows"]
@@ -151,3 +157,32 @@ def test_a_recipe_is_trained_with_another_kind(vitadel: Command, tmp_path: Path)
     assert [row["name"] for row in table["rows"]] == ["objective=adversarial", "objective=trades", "objective=mart"]
     manifest = json.loads((tmp_path / "kinds" / "objective=mart" / "manifest.json").read_text())
     assert manifest["parts"]["recipe"]["objective"]["is"] == "MART"
+
+
+def test_a_command_takes_models_and_labels(vitadel: Command, tmp_path: Path) -> None:
+    run = tmp_path / "one"
+    assert vitadel("train", "digits-standard", *QUICK, "--run", run)[0] == 0
+    words = ("--data", "digits[:64]", "--attack", "fgsm", "--run", tmp_path / "models")
+    code, out, err = vitadel("sweep", "--model", f"mine={run}", *words)
+    assert code == 0, err
+    assert "mine" in out
+    assert "beside" not in out
+    code, out, err = vitadel("sweep", "--model", "nothing=runs/nothing", *words[:4], "--run", tmp_path / "other")
+    assert code == 2
+    assert "nothing" in err
+
+
+def test_a_study_of_every_row(vitadel: Command, tmp_path: Path) -> None:
+    studies = ("--study", "saliency:images=2", "--study", "lesion", "--threat", "linf:0.1")
+    code, _, err = vitadel(*SWEEP, "--axis", "seed=0,1", *studies, "--run", tmp_path)
+    assert code == 0, err
+    for seed in (0, 1):
+        record = read_json(tmp_path / f"seed={seed}" / "study-saliency-images-2" / "study" / "result.json")
+        assert record["study"] == "saliency"
+        # one that attacks nothing gets no threat
+        assert (tmp_path / f"seed={seed}" / "study-lesion" / "study" / "result.json").exists()
+    code, _, err = vitadel(
+        "sweep", "digits-standard", "--axis", "seed=0", "--study", "salincy", "--run", tmp_path / "x"
+    )
+    assert (code, err.count("\n")) == (2, 1)
+    assert "unknown study 'salincy'. Did you mean 'saliency'" in err

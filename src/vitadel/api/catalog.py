@@ -13,6 +13,7 @@ from vitadel.core.errors import unknown_name_error
 from vitadel.core.settings import choices, field_docs
 
 if TYPE_CHECKING:
+    from vitadel.recipes.columns import Column
     from vitadel.recipes.published import PublishedAccuracy
 
 
@@ -267,9 +268,9 @@ def _of_settings(name: str, documented: object, chosen: object, option: str) -> 
 
 
 def _sweeps() -> list[Item]:
-    from vitadel.recipes.published_tables import SWEEPS
+    from vitadel.recipes.coverage import coverage
 
-    return [Item(name, f"{table.about} (recipe {table.recipe})") for name, table in SWEEPS.items()]
+    return [Item(name, f"{one.status.value}: {one.item}", one.paper) for name, one in coverage().items()]
 
 
 def _former_sweeps() -> Mapping[str, str]:
@@ -293,6 +294,8 @@ def _former_studies() -> Mapping[str, str]:
 def _sweep(name: str) -> Page:
     from vitadel.recipes.published_tables import SWEEPS
 
+    if name not in SWEEPS:
+        return _covered(name)
     table = SWEEPS[name]
     names = [axis.name for axis in table.axes]
     about = {
@@ -301,7 +304,8 @@ def _sweep(name: str) -> Page:
         "settings": list(table.settings),
         "threat": table.threat,
         "attack": table.attack,
-        "evaluations": {column.name: column.evaluation for column in table.columns},
+        "evaluations": {column.name: _evaluation(column) for column in table.columns},
+        "studies": list(table.studies),
         "note": table.note,
     }
     rows = [{"values": dict(zip(names, labels, strict=True)), **_printed(row)} for labels, row in table.rows.items()]
@@ -316,6 +320,31 @@ def _sweep(name: str) -> Page:
     lines = [f"{key.capitalize()}: {_words(value)}" for key, value in about.items() if value]
     heading = f"Published accuracy in percent; `vitadel sweep {name}` trains them"
     return Page(f"{name}: {table.about}", "\n".join(lines), heading, tuple(numbers), "", {**about, "rows": rows})
+
+
+def _evaluation(column: "Column") -> str:
+    """What fills a column, as it is written."""
+    parts = [str(column.evaluation), f"at {column.threat}" if column.threat else ""]
+    parts.append(f"with --scaling {column.scaling}" if column.scaling else "")
+    return " ".join(filter(None, [*parts, "on the rescaled model" if column.rescaled else ""]))
+
+
+def _covered(name: str) -> Page:
+    """The page of a table or figure that is not one sweep."""
+    from vitadel.recipes.coverage import coverage
+
+    one = coverage()[name]
+    heading = "Commands; RUN, MODEL, DIR and DATA are yours" if one.commands else ""
+    settings = tuple(Setting(command, "") for command in one.commands)
+    about = {"paper": one.paper, "item": one.item, "status": one.status.value, "why": one.why}
+    return Page(
+        f"{name}: {one.item}",
+        f"Paper: {one.paper}\nStatus: {one.status.value}",
+        heading,
+        settings,
+        one.why,
+        {**about, "commands": list(one.commands)},
+    )
 
 
 def _printed(row: "PublishedAccuracy") -> dict[str, object]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitadel import threats
+from vitadel.api.analyze import analyze, as_study
 from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT, evaluate
 from vitadel.api.results import ShortTable
@@ -152,6 +153,7 @@ def sweep(
     attack: "str | Attack | NamedAttack | Sequence[str | Attack | NamedAttack]" = (),
     suite: "SuiteLike | Sequence[SuiteLike] | None" = None,
     threat: str | Threat | None = None,
+    study: str | Sequence[str] = (),
     small: bool = False,
     progress: bool | ProgressCallback | None = None,
     command: str | None = None,
@@ -173,6 +175,7 @@ def sweep(
         suite: Suites to evaluate with; "none" for nothing. By default, if there is no attack either, a published table
             is evaluated as its paper does, and a recipe is not.
         threat: The threat model of attacks and suites; that of the table, or linf:8/255, by default.
+        study: Studies of every row, as `analyze` takes them; by default those of a published figure.
         small: Train and evaluate at a scale that one GPU does in an hour: smaller models, CIFAR-10 (or the CIFAR or the
             digits that `data` names), fewer epochs, 1000 test images. `overrides` are applied last.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
@@ -211,10 +214,16 @@ def sweep(
             attack=attack,
             suite=suite,
             threat=threat,
+            study=study,
             small=small,
         )
 
     def evaluated(one: Evaluation, notify: ProgressCallback) -> Sequence[SuiteRecord]:
+        if one.study:
+            attacks = as_study(one.study).needs_threat
+            within = one.threat if attacks else None
+            analyze(one.model, one.data, one.study, run=one.run, threat=within, progress=notify, command=command)
+            return ()
         done = evaluate(
             one.model,
             one.data,
@@ -251,6 +260,7 @@ def as_sweep(
     attack: "str | Attack | NamedAttack | Sequence[str | Attack | NamedAttack]" = (),
     suite: "SuiteLike | Sequence[SuiteLike] | None" = None,
     threat: str | Threat | None = None,
+    study: str | Sequence[str] = (),
     small: bool = False,
 ) -> Sweep:
     """The sweep that these arguments of `sweep` describe; given axes replace those of a published table."""
@@ -278,13 +288,22 @@ def as_sweep(
         settings if at else (*settings, *own),
         at.data if at else data,
         at.columns(columns) if at else columns,
-        threats.as_threat(radius) if radius and evaluated else None,
+        threats.as_threat(radius) if radius and (evaluated or study or (published and published.studies)) else None,
         published,
         tuple(at.test_data(images) if at else images),
         _scale(published, base, own, None if small else data, threat, columns) if published else (),
         at,
         tuple(own) if at else (),
+        _studies(study, published, given=bool(attack or suite)),
     )
+
+
+def _studies(study: str | Sequence[str], published: PublishedSweep | None, *, given: bool) -> tuple[str, ...]:
+    """The studies that are given, else those of the table where nothing else is."""
+    chosen = [study] if isinstance(study, str) else list(study)
+    for one in chosen:  # refused before anything is trained
+        as_study(one)
+    return tuple(chosen) or (published.studies if published and not given else ())
 
 
 def _small(data: str | None, base: Recipe | None, name: "str | Recipe | None") -> SmallScale:

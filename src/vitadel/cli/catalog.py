@@ -55,7 +55,7 @@ def studies(name: NameArgument = None, json: JsonOption = False) -> None:
 
 
 def sweeps(name: NameArgument = None, json: JsonOption = False) -> None:
-    """List published tables that can be trained as sweeps, or show the numbers of one."""
+    """List every table and figure of the papers and what fills it, or show the numbers of one."""
     _show("sweeps", name, json)
 
 

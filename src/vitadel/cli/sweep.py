@@ -57,6 +57,10 @@ def sweep(
         str | None,
         option("--threat", ATTACK, "NORM:EPS", "Norm and radius: by default the table's, or linf:8/255."),
     ] = None,
+    study: Annotated[
+        list[str],
+        option("--study", ATTACK, "NAME", "Study each, as `vitadel analyze`, for figures and no number; repeatable."),
+    ] = [],  # noqa: B006
     small: Annotated[
         bool,
         option("--small", TRAINING, None, "At a scale of an hour on one GPU: small models, CIFAR, 1000 test images."),

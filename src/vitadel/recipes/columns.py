@@ -67,6 +67,7 @@ class Evaluation:
         suites: What is carried out.
         threat: Their threat model.
         scaling: How attention is scaled.
+        study: A study that is carried out in place of suites, as `vitadel analyze` takes it.
     """
 
     model: str
@@ -75,6 +76,7 @@ class Evaluation:
     suites: tuple[Suite, ...]
     threat: Threat | None = None
     scaling: str | None = None
+    study: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class Sweep:
         scale: Where the sweep differs in scale from the published table.
         small: The small scale that rows are brought to.
         last_settings: What is changed after that.
+        studies: What every model is studied with, each into a run folder of its own beside the evaluations.
     """
 
     recipe: Recipe | None
@@ -85,6 +86,7 @@ class Sweep:
     scale: tuple[str, ...] = ()
     small: SmallScale | None = None
     last_settings: tuple[str, ...] = ()
+    studies: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.axes:
@@ -106,8 +108,8 @@ class Sweep:
 
     @property
     def evaluates(self) -> bool:
-        """Whether rows are evaluated on test images."""
-        return any(self._all_columns())
+        """Whether rows are evaluated, or studied, on test images."""
+        return bool(self.studies) or any(self._all_columns())
 
     def combinations(self, notify: ProgressCallback = silent) -> tuple[Combination, ...]:
         """All combinations, the last axis changing fastest; values that cannot be are refused before any training."""
@@ -222,6 +224,7 @@ class Sweep:
             "axes": {axis.name: axis.labels for axis in self.axes},
             "data": self.data,
             "test_data": self.test_data,
+            **({"studies": self.studies} if self.studies else {}),
             **({"small": self.small.name, "last_settings": self.last_settings} if self.small else {}),
             "columns": self.columns,
             "threat": self.threat,

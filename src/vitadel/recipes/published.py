@@ -47,6 +47,7 @@ class PublishedSweep:
         note: What else differs.
         columns: What the paper evaluates with.
         test_images: How many images it evaluates.
+        studies: What it shows of every model, as `vitadel analyze` takes it.
     """
 
     source: str
@@ -60,3 +61,4 @@ class PublishedSweep:
     note: str = ""
     columns: tuple[Column, ...] = ()
     test_images: int | None = None
+    studies: tuple[str, ...] = ()

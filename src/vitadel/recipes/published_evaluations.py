@@ -12,6 +12,7 @@ All accuracies are in percent. What the papers leave open, such as the length of
 from collections.abc import Callable, Mapping, Sequence
 
 from vitadel.recipes import attention_scaling as aas
+from vitadel.recipes import light_recipe as light
 from vitadel.recipes import vit_beats_wrn as wrn
 from vitadel.recipes.axes import Axis, Value
 from vitadel.recipes.columns import Column
@@ -59,6 +60,14 @@ def _jain(
         note=f"{_AWP_NOTE}{_READING}",
         test_images=_IMAGES[data],
     )
+
+
+_NOTHING = PublishedAccuracy(None, None)
+
+
+def _unprinted(axis: Axis) -> dict[tuple[str, ...], PublishedAccuracy]:
+    """The rows of a figure, which prints no numbers."""
+    return {(label,): _NOTHING for label in axis.labels}
 
 
 # ---------------------------------------------------------------- Jain & Dutta, attacks
@@ -263,7 +272,6 @@ _TABLE4 = {
     "TRADES + AAS-AT": (aas.vit_b_imagenet100_trades_aas, 65.26, 28.04),
 }
 _EPS = (20, 40, 60, 80, 105)
-_NOTHING = PublishedAccuracy(None, None)
 
 _JAIN_TABLES: dict[str, PublishedSweep] = {
     **{
@@ -412,7 +420,7 @@ def _bhojanapalli(
 _GROUPS = ("noise", "blur", "weather", "digital")
 _BHOJANAPALLI_TABLES: dict[str, PublishedSweep] = {
     "bhojanapalli2021-figure2": _bhojanapalli(
-        "figure 2 and table 3",
+        "figures 2 and 6, table 3",
         "ViTs and ResNets on ImageNet, -C, -R, -A and conflict stimuli",
         (
             Column("clean", "clean"),
@@ -516,4 +524,141 @@ _OTHER_TABLES: dict[str, PublishedSweep] = {
     ),
 }
 
-EVALUATION_TABLES = {**_JAIN_TABLES, **_BHOJANAPALLI_TABLES, **_OTHER_TABLES}
+# ---------------------------------------------------------------- Debenedetti, fine-tuning
+
+
+def _table7(data: str, title: str, numbers: Sequence[tuple[float, float | None]]) -> PublishedSweep:
+    makes = {
+        f"{model}, {kind}": getattr(light, f"{name}_{data}{'_standard' if kind == 'standard' else ''}")
+        for kind in ("standard", "adversarial")
+        for model, name in (("XCiT-S12", "xcit_s12"), ("ResNet-50", "resnet50"))
+    }
+    return PublishedSweep(
+        source=f"Debenedetti 2022, thesis, table 7, {title}",
+        about=f"fine-tuning from ImageNet to {title}",
+        recipe=f"xcit-s12-{data.replace('_', '-')}",
+        axes=(Axis("fine-tuning", tuple(Value(label, recipe=make) for label, make in makes.items())),),
+        threat=_EPS8,
+        attack="AutoAttack",
+        rows={(label,): PublishedAccuracy(*pair) for label, pair in zip(makes, numbers, strict=True)},
+        columns=(_AA,),
+        note="The runs that they start from are trained first: `vitadel recipes NAME` shows model.start.",
+    )
+
+
+_TABLE8 = {
+    "fine-tuned from ImageNet": (light.xcit_s12_cifar10, 90.06, 56.14),
+    "CIFAR-10 and synthetic data": (light.xcit_s12_cifar10_scratch_synthetic, 80.01, 47.88),
+    "only CIFAR-10": (light.xcit_s12_cifar10_scratch, 82.84, 39.49),
+}
+_THESIS_TABLES: dict[str, PublishedSweep] = {
+    "debenedetti2022-table7-caltech101": _table7(
+        "caltech101", "Caltech-101", ((90.42, None), (86.97, None), (89.66, 49.66), (83.22, 33.90))
+    ),
+    "debenedetti2022-table7-flowers102": _table7(
+        "flowers102", "Oxford Flowers", ((89.08, None), (82.30, None), (85.01, 29.37), (70.61, 21.52))
+    ),
+    "debenedetti2022-table8": PublishedSweep(
+        source="Debenedetti 2022, thesis, table 8",
+        about="CIFAR-10, fine-tuned and from scratch",
+        recipe="xcit-s12-cifar10",
+        axes=(Axis("training", tuple(Value(label, recipe=make) for label, (make, *_) in _TABLE8.items())),),
+        threat=_EPS8,
+        attack="AutoAttack",
+        rows={(label,): PublishedAccuracy(clean, robust) for label, (_, clean, robust) in _TABLE8.items()},
+        columns=(_AA,),
+        test_images=10000,
+        note="The run on ImageNet that the first row starts from is trained first.",
+    ),
+}
+
+# ---------------------------------------------------------------- figures of models
+
+
+def _figure(
+    source: str, about: str, recipe: str, axis: Axis, threat: str, studies: tuple[str, ...], note: str = ""
+) -> PublishedSweep:
+    """A figure that shows something of every model, and prints no numbers."""
+    return PublishedSweep(
+        source=source,
+        about=about,
+        recipe=recipe,
+        axes=(axis,),
+        threat=threat,
+        attack="no attack",
+        rows=_unprinted(axis),
+        studies=studies,
+        note=f"{note} `vitadel report` of the rows' study folders shows them side by side.".strip(),
+    )
+
+
+_WU3 = Axis("model", (Value("vit", recipe=wrn.vit_b2_cifar10), Value("wrn", recipe=wrn.wrn_28_10_cifar10_lion)))
+_XCIT = Axis(
+    "model",
+    (
+        Value("xcit-s12", recipe=light.xcit_s12_imagenet),
+        Value("gelu-resnet-50", recipe=light.resnet50_gelu_imagenet),
+    ),
+)
+_VITS = Axis("model", tuple(value for value in _MODELS.values if value.label.startswith("ViT")))
+_JAIN2 = Axis("model", (Value("pgd-at + awp", recipe=aas.vit_b_imagenet100_at_awp),))
+_TORA = Axis("lambda", tuple(Value(weight, (f"objective.weight={weight}",)) for weight in ("0.1", "0.5", "0.9")))
+
+_FIGURES: dict[str, PublishedSweep] = {
+    "wu2025-figure3": _figure(
+        "Wu et al. 2025, figure 3",
+        "EigenCAM of a ViT and a WRN, before and under attack",
+        "vit-b2-cifar10",
+        _WU3,
+        _EPS8,
+        ("saliency:methods=eigencam",),
+        "The paper shows AutoAttack's images, here it is PGD with 20 steps; it does not name the models' sizes.",
+    ),
+    "debenedetti2022-figures11-14": _figure(
+        "Debenedetti 2022, thesis, figures 11 to 14 and table 9",
+        "perturbations and visualized features of robust models",
+        "xcit-s12-imagenet",
+        _XCIT,
+        "linf:4/255",
+        ("perturbations", "feature-visualization"),
+        "The non-robust models are --model NAME=MODEL. Table 9 needs its three classifiers: --study "
+        "perturbation-semantics:classifiers=A+B+C.",
+    ),
+    "jain2024-figure2": _figure(
+        _JAIN.format("figure 2"),
+        "gaps between the largest attention scores",
+        "vit-b-imagenet100-at-awp",
+        _JAIN2,
+        _EPS8,
+        ("masking-quick",),
+        "The paper's model is trained normally: --model standard=MODEL.",
+    ),
+    "bhojanapalli2021-figures7-9": _figure(
+        _BHOJANAPALLI.format("figures 7, 8, 9 and 31 to 34"),
+        "correlation of layers, lesions and restricted attention",
+        "",
+        _VITS,
+        "linf:1/255",
+        ("correlation", "lesion", "restricted-attention"),
+        _WEIGHTS,
+    ),
+    "bhojanapalli2021-figure5": _figure(
+        _BHOJANAPALLI.format("figures 1 and 5"),
+        "perturbations of one gray level",
+        "",
+        _MODELS,
+        "linf:1/255",
+        ("perturbations",),
+        _WEIGHTS,
+    ),
+    "tora-maps": _figure(
+        "Li & Xu 2023, slides, visualization of attention maps",
+        "weights that the gates give to the adapters",
+        "tora-vit-b16-imagenet",
+        _TORA,
+        "linf:1/255",
+        ("tora-gates",),
+    ),
+}
+
+EVALUATION_TABLES = {**_THESIS_TABLES, **_FIGURES, **_JAIN_TABLES, **_BHOJANAPALLI_TABLES, **_OTHER_TABLES}

@@ -115,7 +115,7 @@ class SmallScale:
             data=self.data,
             preprocess=f"squash:{self.image_size}",
             objective=_shortened(recipe.objective, ratio) if self.on_gpu else recipe.objective,
-            plan=self._plan(recipe.plan, length, ratio),
+            plan=self._plan(recipe, length, ratio),
             synthetic=recipe.synthetic if synthetic else None,
             selection=replace(recipe.selection, images=min(recipe.selection.images, self.test_images or 64)),
             expect={},
@@ -171,9 +171,11 @@ class SmallScale:
             raise UsageError(f"--small knows no small model for {start!r} of {recipe.name}. Train it without --small.")
         return chosen
 
-    def _plan(self, plan: TrainingConfig, epochs: int, ratio: float) -> TrainingConfig:
+    def _plan(self, recipe: Recipe, epochs: int, ratio: float) -> TrainingConfig:
         """A short plan: warm-ups in proportion, an average that is not longer than the training."""
-        on_gpu = self.on_gpu
+        plan, on_gpu = recipe.plan, self.on_gpu
+        # taps of a compiled block never fire
+        fast = on_gpu and not recipe.objective.uses_taps
         host = None if plan.pil_augment is None else replace(plan.pil_augment, resized_crop=False)
         return replace(
             plan,
@@ -186,8 +188,8 @@ class SmallScale:
             ema_batch_size=None,
             ema_warmup=plan.ema is not None,
             precision=Precision.BF16 if on_gpu else Precision.FLOAT32,
-            compile=Compile.BLOCKS if on_gpu else Compile.OFF,
-            attack_model=on_gpu,
+            compile=Compile.BLOCKS if fast else Compile.OFF,
+            attack_model=fast,
             grad_accum_steps=1,
             grad_checkpointing=False,
             shard=False,
@@ -269,5 +271,6 @@ _CIFAR = SmallScale("small", "", True, 32, 1000, _HOUR, 30, 512, _ON_CIFAR, redu
 _SCALES: Mapping[str, SmallScale] = {
     "cifar10": _CIFAR,
     "cifar100": _CIFAR,
+    "folder": _CIFAR,
     "digits": SmallScale("smallest", "", False, 8, None, 0.0, 1, 32, _ON_DIGITS, reduction=2),
 }

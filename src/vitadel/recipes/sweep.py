@@ -19,7 +19,7 @@ from vitadel import models
 from vitadel.core.device import device_name
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
-from vitadel.core.files import write_json
+from vitadel.core.files import slug, write_json
 from vitadel.core.progress import DeferredProgress, ProgressCallback, prefixed, silent
 from vitadel.core.stats import Accuracy
 from vitadel.recipes.axes import AXES, Axis, Value
@@ -133,6 +133,9 @@ def _train_and_evaluate(
         holdout = holdout_scores(Run.open(folder)) if one.trained is not None and _is_finished(folder) else None
         if evaluate and one.columns:
             test, columns = _evaluate(sweep, one, folder, evaluate, notify)
+        if evaluate:
+            for study in sweep.studies:
+                _study(sweep, one, folder, study, evaluate, notify)
         if one.trained is not None and _is_finished(folder):
             columns += _hours(sweep, one, folder)
     except (UsageError, torch.OutOfMemoryError) as error:
@@ -197,6 +200,25 @@ def _evaluate(
     if main is None:
         return None, columns
     return TestScores(main.name, main.n, main.clean, main.robust, [flag.code for flag in main.flags]), columns
+
+
+def _study(
+    sweep: Sweep, one: Combination, folder: Path, study: str, evaluate: Evaluate, notify: ProgressCallback
+) -> None:
+    """Carry out a study of a row's model, which leaves figures and a record, and no number of the table."""
+    model = one.model or str(folder)
+    head = f"-{one.head}" if one.head else ""
+    evaluate(
+        Evaluation(
+            f"{model}#{one.head}" if one.head else model,
+            folder / f"study{head}-{slug(study)}",
+            sweep.images(one).usual,
+            (),
+            sweep.threat,
+            study=study,
+        ),
+        notify,
+    )
 
 
 def _hours(sweep: Sweep, one: Combination, folder: Path) -> list[ColumnRecord]:

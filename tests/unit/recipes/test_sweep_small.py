@@ -43,7 +43,7 @@ def test_every_table_is_an_hour_on_cifar_and_a_moment_on_digits(table: str) -> N
     assert minutes < 60
     for one in rows(table, "digits"):
         assert (one.preprocess, one.plan.num_workers) == ("squash:8", 0)
-        assert one.plan.epochs <= 5
+        assert one.plan.epochs <= 15  # 300 from scratch, where the table fine-tunes for 20
         if one.model.tuning is None:  # adapters need the network that the sweep trains first
             choice = one.model
             assert models.load(
