@@ -4,7 +4,7 @@ from vitadel.objectives.adversarial import Adversarial, AdversarialObjective
 from vitadel.objectives.ard_prm import ARDPRM
 from vitadel.objectives.attention_scaling import AttentionScaling, Scope
 from vitadel.objectives.awp import AWP
-from vitadel.objectives.base import Examples, LossOutput, Objective
+from vitadel.objectives.base import Examples, LossOutput, Objective, WrappedObjective
 from vitadel.objectives.mart import MART
 from vitadel.objectives.schedule import ScheduleUnit, TrainingTime
 from vitadel.objectives.standard import Standard
@@ -29,4 +29,5 @@ __all__ = [
     "Standard",
     "TORATraining",
     "TrainingTime",
+    "WrappedObjective",
 ]

@@ -40,7 +40,7 @@ from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.models import Taps, family_of
 from vitadel.models.taps import Edit
 from vitadel.objectives.adversarial import AdversarialObjective
-from vitadel.objectives.base import Examples, LossOutput, Objective, unwrapped
+from vitadel.objectives.base import Examples, Objective, WrappedObjective, unwrapped
 from vitadel.objectives.schedule import TrainingTime
 from vitadel.objectives.tora import TORATraining
 
@@ -49,7 +49,7 @@ _ARD, _PRM = 11, 12
 
 
 @dataclass(frozen=True, slots=True)
-class ARDPRM(Objective):
+class ARDPRM(WrappedObjective):
     r"""Attention random dropping and perturbation random masking around an objective with an attack (Mo et al. 2022).
 
     For the first `warmup_epochs` epochs the attack is weaker: a share :math:`1 - t / n_w` of the attentions passes no
@@ -113,30 +113,12 @@ class ARDPRM(Objective):
         return self.ard
 
     @property
-    def trains_subsets(self) -> bool:
-        return self.inner.trains_subsets
-
-    @property
     def capturable(self) -> bool:
         return self.inner.capturable
 
-    @property
-    def passes(self) -> float:
-        return self.inner.passes
-
-    @property
-    def loss_passes(self) -> float:
-        return self.inner.loss_passes
-
-    def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
-        return self.inner.prepare(model, x, y, seed=seed, index_B=index_B)
-
-    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
-        return self.inner.loss(model, examples)
-
 
 @dataclass(frozen=True, slots=True)
-class _WarmUp(Objective):
+class _WarmUp(WrappedObjective):
     """An update of the warm-up: `kept` is the share of gradients and patches that are kept."""
 
     inner: AdversarialObjective
@@ -147,14 +129,6 @@ class _WarmUp(Objective):
     @property
     def capturable(self) -> bool:
         return self.inner.capturable
-
-    @property
-    def passes(self) -> float:
-        return self.inner.passes
-
-    @property
-    def loss_passes(self) -> float:
-        return self.inner.loss_passes
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         index_B = torch.arange(len(x), device=x.device) if index_B is None else index_B
@@ -167,9 +141,6 @@ class _WarmUp(Objective):
                 streams = RandomStreams.of(fold_seed(seed, _ARD), index_B)
                 dropping.enter_context(dropped_attention_gradients(_taps(model), streams, self.kept))
             return inner.prepare(model, x, y, seed=seed, index_B=index_B)
-
-    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
-        return self.inner.loss(model, examples)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.core.rng import fold_seed
 from vitadel.models import Model, attention_scales
-from vitadel.objectives.base import Examples, LossOutput, Objective, hard_labels, unwrapped
+from vitadel.objectives.base import Examples, LossOutput, Objective, WrappedObjective, hard_labels, unwrapped
 from vitadel.objectives.schedule import TrainingTime
 
 _NOT_PREPARED = "the trainer calls `prepare_model` first"
@@ -60,7 +60,7 @@ class Scope(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionScaling(Objective):
+class AttentionScaling(WrappedObjective):
     """AAS-AT around any objective: some epochs search for factors on the attention, the others train `inner`.
 
     Args:
@@ -114,14 +114,6 @@ class AttentionScaling(Objective):
         return due and (self.batches is None or time.update_in_epoch < self.batches)
 
     @property
-    def trains_subsets(self) -> bool:
-        return self.inner.trains_subsets
-
-    @property
-    def uses_taps(self) -> bool:
-        return self.inner.uses_taps
-
-    @property
     def _buffer(self) -> str:
         return attention_scales.ATTENTION if self.scope is Scope.DEPLOYED else attention_scales.ATTACK
 
@@ -132,16 +124,9 @@ class AttentionScaling(Objective):
             return self.inner.passes
         return ((self.period - 1) * self.inner.passes + search_passes(self.scaling)) / self.period
 
-    @property
-    def loss_passes(self) -> float:
-        return self.inner.loss_passes
-
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         inner = self.inner if self.scope is Scope.DEPLOYED else _AttackedRescaled(self.inner)
         return inner.prepare(model, x, y, seed=seed, index_B=index_B)
-
-    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
-        return self.inner.loss(model, examples)
 
 
 def search_passes(scaling: Scaling) -> float:
@@ -176,27 +161,16 @@ def _factors(net: nn.Module, name: str) -> Factors:
 
 
 @dataclass(frozen=True, slots=True)
-class _AttackedRescaled(Objective):
+class _AttackedRescaled(WrappedObjective):
     """Attacks are made on the rescaled model; the loss is that of the model itself."""
 
     inner: Objective
-
-    @property
-    def passes(self) -> float:
-        return self.inner.passes
-
-    @property
-    def loss_passes(self) -> float:
-        return self.inner.loss_passes
 
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
         local: Any = unwrapped(model)  # the model, or the trainer's copy for attacks
         factors_M, *logits = _buffers(local.net, attention_scales.ATTACK)
         rescaled = RescaledModel(local, factors_M, *logits)
         return self.inner.prepare(rescaled, x, y, seed=seed, index_B=index_B)
-
-    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
-        return self.inner.loss(model, examples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from torch import Tensor, distributed, nn
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.objectives.attention_scaling import AttentionScaling
-from vitadel.objectives.base import Examples, LossOutput, Objective, unwrapped
+from vitadel.objectives.base import Examples, LossOutput, Objective, WrappedObjective, unwrapped
 from vitadel.objectives.schedule import TrainingTime
 
 _TINY = 1e-20
 
 
 @dataclass(frozen=True, slots=True)
-class AWP(Objective):
+class AWP(WrappedObjective):
     r"""Adversarial weight perturbation around any objective (Wu et al. 2020, arXiv:2004.05884).
 
     .. math:: v = \gamma \lVert w \rVert \, g / \lVert g \rVert
@@ -45,17 +45,6 @@ class AWP(Objective):
         if isinstance(self.inner, AttentionScaling):
             raise UsageError("AWP cannot hold AttentionScaling. Write AttentionScaling(AWP(...)).")
 
-    def prepare_model(self, model: nn.Module) -> None:
-        self.inner.prepare_model(model)
-
-    @property
-    def trains_subsets(self) -> bool:
-        return self.inner.trains_subsets
-
-    @property
-    def uses_taps(self) -> bool:
-        return self.inner.uses_taps
-
     def at(self, time: TrainingTime) -> Objective:
         inner = self.inner.at(time)
         return inner if time.epoch_index < self.start else replace(self, inner=inner)
@@ -67,9 +56,6 @@ class AWP(Objective):
     @property
     def loss_passes(self) -> float:
         return 2 * self.inner.loss_passes
-
-    def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
-        return self.inner.prepare(model, x, y, seed=seed, index_B=index_B)
 
     def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
         restore = _perturb_weights(unwrapped(model), lambda local: self.inner.loss(local, examples), self.gamma)

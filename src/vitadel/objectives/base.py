@@ -135,6 +135,39 @@ class Objective(ABC):
         return self.loss(model, self.prepare(model, x, y, seed=seed, index_B=index_B))
 
 
+class WrappedObjective(Objective):
+    """An objective around another one, its field `inner`; whatever a subclass does not define is done by that."""
+
+    __slots__ = ()
+
+    inner: Objective
+
+    def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
+        return self.inner.prepare(model, x, y, seed=seed, index_B=index_B)
+
+    def loss(self, model: nn.Module, examples: Examples) -> LossOutput:
+        return self.inner.loss(model, examples)
+
+    def prepare_model(self, model: nn.Module) -> None:
+        self.inner.prepare_model(model)
+
+    @property
+    def passes(self) -> float:
+        return self.inner.passes
+
+    @property
+    def loss_passes(self) -> float:
+        return self.inner.loss_passes
+
+    @property
+    def trains_subsets(self) -> bool:
+        return self.inner.trains_subsets
+
+    @property
+    def uses_taps(self) -> bool:
+        return self.inner.uses_taps
+
+
 def soft_targets(y: Tensor, num_classes: int, smoothing: float) -> Tensor:
     """[B, K] target probabilities, with `smoothing` of each spread evenly over all classes."""
     hard = F.one_hot(y, num_classes).float() if y.ndim == 1 else y
