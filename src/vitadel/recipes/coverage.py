@@ -22,7 +22,7 @@ class Status(Enum):
 class Coverage:
     """A table or a figure of a paper.
 
-    Attributes:
+    Args:
         paper: The paper.
         item: Its tables and figures, as the paper numbers them.
         status: How it is filled.
