@@ -18,7 +18,7 @@ from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import as_text
 from vitadel.core.stats import Accuracy
 from vitadel.evaluate import AttackSuite, Suite
-from vitadel.evaluate.parsing import SuiteLike, as_suites
+from vitadel.evaluate.parsing import SINGLE_ATTACK, SuiteLike, as_suites
 from vitadel.recipes import RECIPES, Recipe
 from vitadel.recipes.columns import Column, Evaluation
 from vitadel.recipes.published import PublishedSweep
@@ -192,6 +192,17 @@ def sweep(
     """
     if isinstance(recipe, Sweep):
         chosen = recipe
+        _refuse_beside_sweep(
+            models=models,
+            axes=axes,
+            overrides=overrides,
+            data=data,
+            test_data=test_data,
+            attack=attack,
+            suite=suite,
+            threat=threat,
+            small=small,
+        )
     else:
         chosen = as_sweep(
             recipe,
@@ -228,6 +239,14 @@ def sweep(
     with progress_of(progress) as notify:
         table = run_sweep(chosen, Path(run), evaluate=evaluated, notify=notify, command=command)
     return SweepResult(Path(run), table)
+
+
+def _refuse_beside_sweep(**given: object) -> None:
+    """Refuse arguments beside a `Sweep`, which holds what they say; it would silently ignore them."""
+    if names := [name for name, value in given.items() if value is not None and value not in ((), [], {}, False)]:
+        raise UsageError(
+            f"a Sweep holds its own settings, got {', '.join(names)} as well. Leave them out, or give the recipe."
+        )
 
 
 def as_sweep(
@@ -346,12 +365,12 @@ def _columns(
     attacks: Sequence[str | Attack | NamedAttack] = (
         [attack] if isinstance(attack, str | Attack | NamedAttack) else list(attack)
     )
-    given: Sequence[SuiteLike] = [] if suite is None else [suite] if isinstance(suite, str | Suite) else list(suite)  # type: ignore[arg-type]
+    given: list[SuiteLike] = [] if suite is None else list(suite) if isinstance(suite, list | tuple) else [suite]  # type: ignore[list-item]
     if not attacks and not given:
         return published.columns if published else ()
     if given in (["none"], ["None"]):
         given = []
-    columns = (*(_attack_column(one) for one in attacks), *(Column(one.name, one) for one in as_suites(given)))
+    columns = (*(_attack_column(one) for one in attacks), *map(_suite_column, as_suites(given)))
     return _as_printed(columns, published) if published else columns
 
 
@@ -375,8 +394,14 @@ def _attack_column(attack: "str | Attack | NamedAttack") -> Column:
     if isinstance(attack, str):
         return Column(attack, attack)
     (made,) = as_suites([attack])
-    assert isinstance(made, AttackSuite)
-    return Column(made.about, dataclasses.replace(made, name=slug(made.about)))
+    return _suite_column(made)
+
+
+def _suite_column(suite: Suite) -> Column:
+    """The column of a suite; that of one attack is called as the attack is written."""
+    if isinstance(suite, AttackSuite) and suite.name == SINGLE_ATTACK:
+        return Column(suite.about, dataclasses.replace(suite, name=slug(suite.about)))
+    return Column(suite.name, suite)
 
 
 def _axes(axes: Mapping[str, Sequence[object]] | Sequence[str | Axis], known: Sequence[Axis]) -> list[Axis]:

@@ -2,6 +2,7 @@
 
 accuracy(812, 1000)                      # Wilson's interval
 mcnemar(12, 3)                           # images that only one of two models classifies correctly
+paired_difference(12, 3, 100)            # by how much the first is better, of 100 images
 paired_test({"a.png": 1.0}, {"a.png": 0.0})
 mean_corruption_error(errors)            # mCE, by name
 fit_line(x, y), fit_power_law(parameters, errors)
@@ -173,6 +174,91 @@ def _normal_p(differences: Sequence[float]) -> float:
     if not squares:
         return 1.0
     return max(SMALLEST_P, math.erfc(abs(math.fsum(differences)) / math.sqrt(2 * squares)))
+
+
+# ------------------------------------------------- differences of accuracies
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """By how much one accuracy is higher than another, with its 95% interval.
+
+    Args:
+        value: The difference.
+        low: The lower end of the interval.
+        high: The upper end.
+        p: The two-sided p-value of an exact test of no difference, where there is one.
+    """
+
+    value: float
+    low: float
+    high: float
+    p: float | None = None
+
+
+def independent_difference(first: Accuracy, second: Accuracy) -> Difference:
+    r"""The difference of accuracies on different images, or where it is not known which images were correct.
+
+    The interval of Newcombe (1998, method 10), from both Wilson intervals :math:`[l, u]`:
+
+    .. math:: \Big[d - \sqrt{(p_1 - l_1)^2 + (u_2 - p_2)^2},\; d + \sqrt{(u_1 - p_1)^2 + (p_2 - l_2)^2}\Big]
+    """
+    value = first.accuracy - second.accuracy
+    below = math.hypot(first.accuracy - first.low, second.high - second.accuracy)
+    above = math.hypot(first.high - first.accuracy, second.accuracy - second.low)
+    return Difference(value, value - below, value + above)
+
+
+def paired_difference(first_only: int, second_only: int, n: int) -> Difference:
+    r"""The difference of accuracies on the same images, with McNemar's exact p-value.
+
+    The interval of Bonett & Price (2012), which adds an image to each kind on which the models differ, so that it has
+    a width even if there are none:
+
+    .. math:: p_1 = \frac{a + 1}{n + 2},\quad p_2 = \frac{b + 1}{n + 2},\qquad
+        p_1 - p_2 \pm z \sqrt{\frac{p_1 + p_2 - (p_1 - p_2)^2}{n + 2}}
+
+    Args:
+        first_only: Images that only the first classifies correctly, a.
+        second_only: Images of the second alone, b.
+        n: All images.
+    """
+    if n < 1 or first_only + second_only > n:
+        raise UsageError(
+            f"two models differ on {first_only + second_only} of {n} images, which cannot be. "
+            "Pass the number of all images as n."
+        )
+    one, other = (first_only + 1) / (n + 2), (second_only + 1) / (n + 2)
+    half_width = Z95 * math.sqrt((one + other - (one - other) ** 2) / (n + 2))
+    center = one - other
+    value = (first_only - second_only) / n
+    return Difference(value, center - half_width, center + half_width, mcnemar(first_only, second_only))
+
+
+def crossed_interval(scores: NDArray[np.float64]) -> tuple[float, float, float]:
+    r"""The mean of scores [S, N] of S trainings on the same N images, and its 95% interval over both.
+
+    Trainings and images are both samples, so both variances of the mean are added, and the degrees of freedom follow
+    Welch and Satterthwaite. What is of a training and an image together is in both, which makes the interval wider,
+    never narrower. With one training the interval is that of images alone.
+
+    .. math:: v_S = \frac{\operatorname{var}_s \bar x_{s \cdot}}{S}, \quad
+        v_N = \frac{\operatorname{var}_i \bar x_{\cdot i}}{N}, \qquad
+        \bar x \pm t_{0.975,\nu} \sqrt{v_S + v_N}, \quad
+        \nu = \frac{(v_S + v_N)^2}{v_S^2 / (S - 1) + v_N^2 / (N - 1)}
+    """
+    from scipy.special import stdtrit
+
+    trainings, images = scores.shape
+    mean = float(scores.mean())
+    parts = [(trainings, scores.mean(1)), (images, scores.mean(0))]
+    variances = [(float(np.var(means, ddof=1)) / count, count - 1) for count, means in parts if count > 1]
+    total = sum(variance for variance, _ in variances)
+    if not total:
+        return mean, mean, mean
+    freedom = total**2 / sum(variance**2 / degrees for variance, degrees in variances)
+    half_width = float(stdtrit(freedom, 0.975)) * math.sqrt(total)
+    return mean, mean - half_width, mean + half_width
 
 
 # ------------------------------------------------------ corruption errors

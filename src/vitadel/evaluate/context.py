@@ -87,6 +87,9 @@ class Context:
         progress: Called with the progress of the work.
         name: What progress reports call the work.
         smaller: The results within a smaller radius, if there are some.
+
+    Raises:
+        UsageError: If the seed is not an int of 64 bits.
     """
 
     model: nn.Module

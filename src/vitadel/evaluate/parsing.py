@@ -14,7 +14,7 @@ from vitadel.evaluate.suites import SUITES, AttackSuite, Suite
 from vitadel.runs.schema import FORMER_SUITE_NAMES
 
 # the name of a suite of one attack
-_SINGLE_ATTACK = "attack"
+SINGLE_ATTACK = "attack"
 # what an object needs to be a suite
 _MEMBERS = ("name", "title", "about", "needs_threat", "refuse", "run", "rows", "summarize")
 
@@ -48,12 +48,12 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
 
 def _with_distinct_names(suites: list[Suite]) -> list[Suite]:
     """Several single attacks are named after themselves, a second `pgd` is `pgd-2`; one alone is `attack`."""
-    if sum(suite.name == _SINGLE_ATTACK for suite in suites) < 2:
+    if sum(suite.name == SINGLE_ATTACK for suite in suites) < 2:
         return suites
     times: Counter[str] = Counter()
     result = []
     for suite in suites:
-        if isinstance(suite, AttackSuite) and suite.name == _SINGLE_ATTACK:
+        if isinstance(suite, AttackSuite) and suite.name == SINGLE_ATTACK:
             name = slug(suite.about)
             times[name] += 1
             suite = replace(suite, name=name if times[name] == 1 else f"{name}-{times[name]}")
@@ -83,7 +83,7 @@ def _of_attack(attack: Attack | NamedAttack) -> AttackSuite:
     if isinstance(attack, Attack):
         name = next((name for name, kind in ATTACKS.items() if type(attack) is kind), type(attack).__name__.lower())
         attack = NamedAttack(name, attack)
-    return AttackSuite(_SINGLE_ATTACK, attack.name, (attack,))
+    return AttackSuite(SINGLE_ATTACK, attack.name, (attack,))
 
 
 def _split_suites(text: str) -> list[str]:

@@ -64,6 +64,9 @@ class Selection:
             images; it and `train` hold nothing out either.
         clean_share: The weight of clean accuracy in the score. Robust accuracy alone can select weights that have not
             learned clean images yet, where a model overfits its attack.
+
+    Raises:
+        UsageError: If a value is out of its range, or there is no such split.
     """
 
     attack: Attack | None = None

@@ -67,6 +67,17 @@ EXAMPLES = [
 ]
 
 
+RETURNING = [
+    *("models.load", "data.load", "attacks.parse_attack", "attacks.Attack.craft", "threats.parse_threat"),
+    *("threats.as_threat", "analyze.study", "evaluate.suite_record"),
+]
+RAISING = [
+    *("attacks.APGD", "attacks.FGSM", "attacks.FAB", "attacks.AAS", "attacks.NamedAttack", "attacks.IterativeAttack"),
+    *("evaluate.AttackSuite", "evaluate.Context", "analyze.study", "train.TrainingConfig", "recipes.Recipe"),
+    *("recipes.Selection", "models.Taps.edit", "models.Taps.scale", "models.Taps.mask", "models.Taps.skip"),
+]
+
+
 def found(path: str) -> Any:
     """The object that `attacks.Attack.craft` names."""
     package, *names = path.split(".")
@@ -103,3 +114,10 @@ def test_settings_are_documented_under_args() -> None:
         assert "\n    Attributes:\n" not in text, file
         for heading, after in zip(text.splitlines(), text.splitlines()[1:], strict=False):
             assert heading.strip() != "Example:" or after.strip().startswith(">>> "), (file, after)
+
+
+@pytest.mark.parametrize(
+    ("path", "heading"), [*((path, "Returns:") for path in RETURNING), *((path, "Raises:") for path in RAISING)]
+)
+def test_what_is_returned_and_raised_is_documented(path: str, heading: str) -> None:
+    assert f"\n{heading}\n" in (inspect.getdoc(found(path)) or "")

@@ -11,6 +11,7 @@ from torch import nn
 
 import vitadel as vd
 from vitadel.api.evaluate import _identifying_threat
+from vitadel.api.sweep import as_sweep
 from vitadel.core.errors import UsageError
 from vitadel.evaluate.parsing import as_suites
 from vitadel.runs import Run
@@ -188,3 +189,34 @@ def test_what_a_suite_lacks_is_named() -> None:
     Almost.about = "complete"  # type: ignore[attr-defined]
     assert len(as_suites([Almost()])) == 1  # type: ignore[list-item]
     assert message(lambda: as_suites([Almost])).endswith(" Write Almost().")  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"axes": ["seed=0,1"]},
+        {"overrides": {"seed": 1}, "data": "digits[:64]"},
+        {"suite": "quick"},
+        {"attack": "pgd", "threat": "linf:0.1"},
+        {"test_data": "digits", "small": True},
+        {"models": ["zoo:NAME"]},
+    ],
+)
+def test_a_sweep_holds_its_own_settings(given: dict[str, Any], tmp_path: Path) -> None:
+    made = as_sweep("digits-standard", ["seed=0,1"])
+    text = message(lambda: vd.sweep(made, tmp_path / "run", **given))
+    assert text.startswith("a Sweep holds its own settings, got ")
+    assert sorted(text[36 : text.index(" as well")].split(", ")) == sorted(given)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_takes_attacks_as_suites_too() -> None:
+    def columns(suite: Any) -> list[tuple[str, str]]:
+        made = as_sweep("digits-standard", ["seed=0,1"], suite=suite).columns
+        return [(column.name, column.suite.name) for column in made]
+
+    assert columns("pgd:steps=3") == [("pgd:steps=3", "pgd-steps-3")]
+    assert columns(vd.attacks.PGD()) == [("pgd", "pgd")]
+    assert columns(vd.attacks.NamedAttack("mine", vd.attacks.FGSM())) == [("mine", "mine")]
+    assert columns(["pgd", "quick", vd.attacks.FGSM()]) == [("pgd", "pgd"), ("quick", "quick"), ("fgsm", "fgsm")]
+    assert message(lambda: columns(3)).endswith('got 3. Write for example "autoattack" or vd.attacks.PGD().')

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, norm, sem
+from scipy.stats import binomtest, norm, sem, ttest_1samp
 
 from vitadel.core.errors import UsageError
 from vitadel.core.stats import (
@@ -15,13 +15,16 @@ from vitadel.core.stats import (
     accuracy,
     accuracy_of,
     clip_share,
+    crossed_interval,
     expected_accuracy,
     fit_line,
     fit_power_law,
+    independent_difference,
     inverse_logit,
     logit,
     mcnemar,
     mean_corruption_error,
+    paired_difference,
     paired_test,
     relative_mean_corruption_error,
 )
@@ -244,3 +247,62 @@ def test_logits_are_inverted_and_finite() -> None:
     for share in (0.001, 0.3, 0.999):
         assert inverse_logit(logit(share)) == pytest.approx(share)
     assert [clip_share(share, 100) for share in (0.0, 0.004, 0.3, 1.0)] == [0.005, 0.005, 0.3, 0.995]
+
+
+# ------------------------------------------------- differences of accuracies
+
+
+def test_independent_difference_is_newcombes_example() -> None:
+    # Newcombe 1998, Statistics in Medicine 17:873, table II, method 10: 56/70 against 48/80
+    difference = independent_difference(accuracy(56, 70), accuracy(48, 80))
+    assert difference.value == pytest.approx(0.2)
+    assert (round(difference.low, 4), round(difference.high, 4)) == (0.0524, 0.3339)
+    assert difference.p is None
+
+
+def test_paired_difference_without_a_difference_has_a_width() -> None:
+    # p1 = p2 = 1/100, so the half-width is z sqrt(2/100/100)
+    difference = paired_difference(0, 0, 98)
+    half_width = norm.ppf(0.975) * math.sqrt(2) / 100
+    assert (difference.value, difference.p) == (0, 1)
+    assert (difference.low, difference.high) == pytest.approx((-half_width, half_width))
+
+
+def test_paired_difference_is_antisymmetric_and_has_mcnemars_p() -> None:
+    one, other = paired_difference(9, 1, 50), paired_difference(1, 9, 50)
+    assert (one.value, one.low, one.high) == pytest.approx((-other.value, -other.high, -other.low))
+    assert one.value == pytest.approx(0.16)
+    assert one.p == other.p == pytest.approx(binomtest(9, 10).pvalue)
+
+
+def test_paired_difference_refuses_more_differences_than_images() -> None:
+    with pytest.raises(UsageError, match="differ on 5 of 4 images"):
+        paired_difference(3, 2, 4)
+
+
+def test_crossed_interval_of_one_training_is_students() -> None:
+    scores = np.random.default_rng(0).normal(1, 2, 30)
+    expected = ttest_1samp(scores, 0).confidence_interval(0.95)
+    assert crossed_interval(scores[None]) == pytest.approx((scores.mean(), expected.low, expected.high))
+
+
+def test_crossed_interval_of_images_that_do_not_differ_is_that_of_trainings() -> None:
+    scores = np.repeat([[1.0], [2.0], [3.0]], 50, axis=1)
+    half_width = 4.302652729911275 / math.sqrt(3)  # t with 2 degrees of freedom, standard deviation 1
+    assert crossed_interval(scores) == pytest.approx((2, 2 - half_width, 2 + half_width))
+
+
+def test_crossed_interval_holds_both_variances() -> None:
+    # x_si = s + i: the variances of the means are exactly those of s and of i
+    seeds, images = np.array([0.0, 2.0]), np.array([0.0, 3.0, 6.0, 9.0])
+    v_s, v_n = 2 / 2, 15 / 4
+    freedom = (v_s + v_n) ** 2 / (v_s**2 / 1 + v_n**2 / 3)
+    from scipy.stats import t
+
+    mean, low, high = crossed_interval(seeds[:, None] + images)
+    assert mean == 5.5
+    assert high - low == pytest.approx(2 * t.ppf(0.975, freedom) * math.sqrt(v_s + v_n))
+
+
+def test_crossed_interval_of_equal_scores_is_a_point() -> None:
+    assert crossed_interval(np.ones((3, 4))) == (1, 1, 1)
