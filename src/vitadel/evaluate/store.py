@@ -163,11 +163,12 @@ class TableWriter:
 
     def flush(self) -> None:
         """Write what is waiting."""
-        if self._waiting:
+        # taken out first: rows that could not be written are changed already, and a second try is no remedy
+        rows, self._waiting, self._since = self._waiting, [], time.monotonic()
+        if rows:
             if self.before_write is not None:
-                self.before_write(self._waiting)
-            self.store.append(self.table, {name: [row[name] for row in self._waiting] for name in self._waiting[0]})
-        self._waiting, self._since = [], time.monotonic()
+                self.before_write(rows)
+            self.store.append(self.table, {name: [row[name] for row in rows] for name in rows[0]})
 
 
 def indices(store: ResultStore, table: str) -> set[int]:

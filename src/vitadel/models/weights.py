@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import os
 import pickle
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -84,7 +85,10 @@ def read_external_weights(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
         return read_tensors(path)[0]
     # argparse.Namespace is harmless and in half of all published checkpoints
-    with _refusing(path, "a torch file"), torch.serialization.safe_globals([argparse.Namespace]):
+    harmless = torch.serialization.safe_globals([argparse.Namespace])
+    with _refusing(path, "a torch file"), harmless, warnings.catch_warnings():
+        # an unusual pickle protocol is either read or refused below, and torch warns of it in several lines
+        warnings.simplefilter("ignore")
         content = torch.load(path, map_location="cpu", weights_only=True)
     tensors = _weights_in(content)
     if not tensors:

@@ -1,6 +1,7 @@
 """The context of suites and studies: every image once, also after interruptions."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from vitadel.evaluate.images import TensorImages, thumbnail
 from vitadel.evaluate.store import MemoryStore, ResultStore, Row
 from vitadel.evaluate.suites.pictures import picture
 from vitadel.runs import ResultFolder
+from vitadel.runs.tables import Columns
 from vitadel.threats import Linf
 
 LEVELS = (0, 40, 80, 120, 160, 200, 240)
@@ -159,6 +161,34 @@ def test_stream_takes_results_in_any_order(store: ResultStore) -> None:
     assert ctx.table("squares")["kept"] == [0, 0, 0, -3, -4, -5, -6]
     assert reports[0] == ("test squares", 1, 7, {})
     assert reports[-1] == ("test squares", 7, 7, {"n": 7})
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_failed_write_is_what_is_reported_and_the_rows_are_computed_again(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitadel.evaluate.store._LARGE_ROWS", 2)
+
+    class Full(MemoryStore):
+        fails = True
+
+        def append(self, table: str, columns: Columns) -> None:
+            if self.fails:
+                raise error
+            super().append(table, columns)
+
+    def before_write(rows: list[Row]) -> None:
+        for row in rows:
+            row["square"] = row.pop("root") ** 2
+
+    store = Full()
+    for fails in (True, False):
+        store.fails = fails
+        with pytest.raises(error) if fails else nullcontext():
+            context(store).stream(
+                "squares", lambda missing: ((at, {"root": at}) for at in missing), before_write=before_write
+            )
+    assert context(store).table("squares")["square"] == [0, 1, 4, 9, 16, 25, 36]
 
 
 def test_a_part_is_made_once(store: ResultStore) -> None:
