@@ -16,6 +16,7 @@ never shown.
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,11 @@ from pathlib import Path
 from evidence_claims import CLAIMS, Claim, Comparison, Earlier, Estimate, Verdict
 from evidence_records import MEASUREMENTS, Records, lines_of
 from jobs import Job, run_all, training_cost
-from record import commit, write_record
+from record import write_record
 
 from vitadel.core.files import slug
 from vitadel.core.stats import Difference
+from vitadel.runs import ManifestRecord, environment
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence.md"
 
@@ -214,9 +216,6 @@ def record_of(task: Task, scale: str, data: str) -> dict[str, object]:
     """The line of a finished task. What made it is known from the manifest of its run."""
     measurement = MEASUREMENTS[task.measurement]
     scores, manifest, images = measurement.read(task.folder)
-    made_by = manifest.commit or commit()
-    if made_by == "unknown":
-        raise SystemExit("the commit is unknown. Write VITADEL_COMMIT=COMMIT in the environment.")
     return {
         "benchmark": "evidence",
         "measurement": task.measurement,
@@ -231,15 +230,29 @@ def record_of(task: Task, scale: str, data: str) -> dict[str, object]:
         "device": manifest.device,
         "machine": dict(manifest.machine),
         "versions": dict(manifest.versions),
-        "commit": made_by,
+        "commit": manifest.commit if scale == "smoke" else commit_of(manifest),
         "cost": next((training_cost(path.parent) for path in sorted(task.folder.glob("**/log.jsonl"))), {}),
     }
+
+
+def commit_of(manifest: ManifestRecord | None = None) -> str:
+    """The commit that a run was made with; a copy without its history is given it by the environment."""
+    recorded = manifest.commit if manifest else environment()["commit"]
+    known = str(recorded or os.environ.get("VITADEL_COMMIT", ""))
+    if not re.fullmatch(r"[0-9a-f]{40}", known):
+        raise SystemExit(
+            f"a record needs the commit that was measured, got {known or 'none'}. Commit all changes to src, or, "
+            "without git, write VITADEL_COMMIT=$(git rev-parse HEAD) in the environment."
+        )
+    return known
 
 
 def run(args: argparse.Namespace) -> None:
     """Carry out the commands of what has no record yet, and record it."""
     if args.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if args.scale != "smoke":
+        commit_of()  # before anything is measured
     known = {one.key for one in Records.of(lines_of([args.out] if args.out.exists() else [])).arms}
     tasks = [task for task in tasks_of(args) if (*task.key, args.scale) not in known]
     jobs = [job for task in tasks for job in task.jobs]

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from evidence_claims import CLAIMS, Comparison, Earlier, Verdict, combine, decide, difference_of, mean_of
 from evidence_records import MEASUREMENTS, RESULTS, ArmRecord, Records, Scores, lines_of
+from jobs import Job
 
 from vitadel.core.stats import Difference, accuracy, independent_difference, paired_difference
+from vitadel.runs import ManifestRecord
 
 OWN = [line for line in lines_of(sorted(RESULTS.glob("*.jsonl"))) if line.get("benchmark") == "evidence"]
 
@@ -260,3 +262,55 @@ def test_commands_have_nothing_left_to_fill_in(
         assert not any("/there" in command for command in task.commands)
         assert all(shlex.split(command)[0] == "vitadel" for command in task.commands)
         assert len({job.name for job in task.jobs}) == len(task.jobs)
+
+
+def test_what_is_recorded_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out.jsonl"
+    lines = [line(arm, seed, scores(1), "smoke") for arm in ("SGD", "Lion") for seed in (0, 1, 2)]
+    out.write_text("".join(json.dumps(one) + "\n" for one in lines[1:]))
+    command = ["evidence.py", "run", "optimizers", "--data", "digits", "--work", str(tmp_path), "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", [*command, "--scale", "smoke"])
+    started: list[str] = []
+
+    def run_all(jobs: list[Job], *_: object) -> dict[str, float]:
+        started.extend(job.name for job in jobs)
+        return {}
+
+    monkeypatch.setattr(evidence, "run_all", run_all)
+    with pytest.raises(SystemExit) as exit_:
+        evidence.main()
+    assert started == ["optimizers-SGD-0-0"]  # the only one without a record
+    assert exit_.value.code == 1  # and it was not done
+    assert len(out.read_text().splitlines()) == 5
+
+
+def test_record_without_a_commit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    monkeypatch.setenv("VITADEL_COMMIT", "unknown")
+    with pytest.raises(SystemExit, match="needs the commit"):
+        evidence.commit_of(ManifestRecord("evaluate", {}))
+    with pytest.raises(SystemExit, match="changes"):
+        evidence.commit_of(ManifestRecord("evaluate", {}, commit=f"{commit}+changes"))
+    monkeypatch.setenv("VITADEL_COMMIT", commit)
+    assert evidence.commit_of(ManifestRecord("evaluate", {})) == commit
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # trains two networks and attacks both
+def test_smoke_run_records_every_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # --device cpu sets it; undone afterwards
+    out = tmp_path / "out.jsonl"
+    command = ["evidence.py", "run", "optimizers", "--data", "digits[:64]", "--work", str(tmp_path / "work")]
+    options = ["--out", str(out), "--scale", "smoke", "--seeds", "0", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", [*command, *options])
+    with pytest.raises(SystemExit) as exit_:
+        evidence.main()
+    assert exit_.value.code == 0
+    records = Records.of(lines_of([out]))
+    assert [one.arm for one in records.arms] == ["SGD", "Lion"]
+    for one in records.arms:
+        (summary,) = (tmp_path / "work").glob(f"optimizers/{one.arm}-0/*/test/eval/*/summary.json")
+        assert one.n == 64
+        assert one.scores["clean"].correct.sum() == json.loads(summary.read_text())["clean"]["correct"]
+        assert (one.scores["robust"].correct <= one.scores["clean"].correct).all()
+    assert records.arms[0].images == records.arms[1].images
