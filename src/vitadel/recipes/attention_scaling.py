@@ -1,5 +1,4 @@
-"""Adaptive attention scaling: AAS-AT around PGD-AT, TRADES, TRADES with AWP, MART and PGD-AT with ARD and PRM, and the
-model AAS attacks.
+"""Adaptive attention scaling: AAS-AT around PGD-AT, TRADES, MART, AWP and ARD with PRM, and the model that AAS attacks.
 
 Source:  Jain & Dutta (CVPR 2024), "Towards Understanding and Improving Adversarial Robustness of Vision Transformers",
          sections 5 and 6, tables 3 to 5. Neither their code nor their supplement is available: what they leave open is

@@ -34,7 +34,7 @@ _SIZES = re.compile(r"(_patch\d+|_p\d+)?_\d+$")
 
 @dataclass(frozen=True, slots=True)
 class _Architecture:
-    """What stands for an architecture.
+    """The replacement of an architecture at small scale.
 
     Args:
         prefix: The beginning of the architecture's name.
@@ -64,7 +64,7 @@ class SmallScale:
         passes: Epochs times forward passes of an image that all rows of a table have together; decides the epochs.
         longest: The most epochs.
         batch_size: Images of a batch.
-        architectures: What stands for the models of the papers; the first whose prefix fits.
+        architectures: The replacements of the models of the papers; the first whose prefix fits.
         reduction: By how much the adapters are narrower than the network.
     """
 
@@ -162,7 +162,7 @@ class SmallScale:
         return ModelChoice(chosen.start or choice.start, self.image_size, chosen.patch_size, Normalize.DATA, options)
 
     def _architecture(self, recipe: Recipe) -> _Architecture:
-        """What stands for the architecture of a recipe."""
+        """The replacement of the architecture of a recipe."""
         start = recipe.model.start
         found = _MODEL.match(start)
         name = found["name"] if found else start.rpartition("/")[2]  # runs are called as the recipes of this project

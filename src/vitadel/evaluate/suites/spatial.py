@@ -60,7 +60,7 @@ class Spatial:
 
     name: ClassVar[str] = "spatial"
     title: ClassVar[str] = "Rotations and translations"
-    about: ClassVar[str] = "the worst of 9 x 9 translations and 31 rotations of every image, and the accuracy per each"
+    about: ClassVar[str] = "the worst of 9 x 9 translations and 31 rotations of every image, and the accuracy at each"
     needs_threat: ClassVar[bool] = False
 
     max_translation: NonNegative | None = None
