@@ -498,8 +498,8 @@ CLAIMS: tuple[Claim, ...] = (
                 judged=False,
             ),
         ),
-        "ViT-Tiny/16. The 10 points are ours, and the worst block is chosen on the same images. The paper finds smaller "
-        "models to have less redundancy.",
+        "ViT-Tiny/16. The 10 points are ours, and the worst block is chosen on the same images. The paper finds "
+        "smaller models to have less redundancy.",
     ),
     Claim(
         f"{_BHOJANAPALLI}, section 4 and figure 9",
