@@ -54,6 +54,22 @@ What five papers claim, and what our records say. This page is written by `pytho
 - Published numbers are on other data and other models: they are for orientation.
 """
 
+_MISSING = """## What is not here
+
+Claims that an hour of one GPU cannot decide:
+
+- Wu et al. 2025, tables 1 to 4 and 6: a ViT more robust than WideResNets, larger models and longer trainings. They rest
+  on millions of generated images. That a WideResNet gains nothing from Lion (table 5) takes ten times the cost.
+- Debenedetti 2022, tables 5 to 8: ImageNet, and XCiT against a ResNet-50. The small ResNet-18 of `--small` keeps
+  ImageNet's stem, which leaves one pixel of an image of 32: no fair opponent.
+- Jain & Dutta 2024: the adversarially trained ViT-B/16 on CIFAR and ImageNet-100. Our models are small.
+- Bhojanapalli et al. 2021: scaling with size and pre-training, patches of 16 against 32, ImageNet-A and -R: other
+  weights and data. JFT models are not public.
+- Li & Xu 2023: ImageNet-A, -R and -C of TORA.
+
+`vitadel sweeps` says which tables of the papers are one command.
+"""
+
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f}"
@@ -137,7 +153,7 @@ def page(records: Records) -> str:
         lines += [f"## {paper}", ""]
         for claim in (one for one in CLAIMS if one.paper.startswith(paper)):
             lines += claim_section(claim, records)
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return "\n".join([*lines, _MISSING])
 
 
 # ---------------------------------------------------------------------- run
