@@ -47,8 +47,8 @@ What five papers claim, and what our records say. This page is written by `pytho
   another), *does not hold* if it lies below, and is *undecided* in between. A claim with several rows holds if all do,
   and does not if one does not.
 - **Intervals**: Wilson's for one model and one prediction per image, Newcombe's for unpaired differences, Bonett &
-  Price's for paired ones. With several seeds, and with several predictions per image, Student's over trainings and
-  images: both are samples. A training with one seed decides nothing.
+  Price's for paired ones. With several seeds or random draws, and with several predictions per image, Student's
+  over trainings (or draws) and images: both are samples. A training with one seed decides nothing.
 - Rows in parentheses do not decide. There are many comparisons, and no correction for that: one of twenty true zeros
   looks like a difference.
 - Published numbers are on other data and other models: they are for orientation.

@@ -107,7 +107,8 @@ class Comparison:
     Args:
         about: What is compared, as the page writes it.
         measurement: Of `MEASUREMENTS`.
-        first: The arm and score that should be higher.
+        first: The arm and score that should be higher. A score with `*` is several, such as random draws, which are a
+            sample as seeds are.
         second: The arm and score that it is compared with.
         margin: By how much the first must be higher; negative if it may be lower by less than this.
         given: A score that must be correct in both arms for an image to count.
@@ -137,7 +138,7 @@ class Comparison:
         assert len(images) == 1, f"{self.measurement}: arms were measured on different images, {images}"
         kept = self._kept(chosen)
         first, second = (
-            [Scores(one.scores[side[1]].correct[kept], one.scores[side[1]].of) for one in arm]
+            [Scores(own.correct[kept], own.of) for one in arm for own in one.chosen(side[1])]
             for arm, side in zip(chosen, (self.first, self.second), strict=True)
         )
         lines = [one.line for arm in chosen for one in arm]
@@ -452,16 +453,16 @@ CLAIMS: tuple[Claim, ...] = (
         "Without an MLP a ViT loses less accuracy than without an attention",
         (
             Comparison(
-                "without 2 random MLPs, against without the attentions of the same blocks; the mean over draws",
+                "without 2 random MLPs, against without the attentions of the same blocks, random draws",
                 "imagenet-lesions-random",
-                ("vit", "without 2 mlp"),
-                ("vit", "without 2 attention"),
+                ("vit", "without 2 mlp, draw *"),
+                ("vit", "without 2 attention, draw *"),
             ),
             Comparison(
                 "the same with 4",
                 "imagenet-lesions-random",
-                ("vit", "without 4 mlp"),
-                ("vit", "without 4 attention"),
+                ("vit", "without 4 mlp, draw *"),
+                ("vit", "without 4 attention, draw *"),
             ),
             Comparison(
                 "without one MLP, against without one attention; the mean over blocks 2 to 12",

@@ -161,8 +161,9 @@ def read_random_lesions(folder: Path, layers: int = 12) -> tuple[dict[str, Score
     known = {(0,) * layers, *single, *(draw for draws in drawn.values() for draw in draws)}
     column = {one: place for place, one in enumerate(sorted(known))}
     scores = {
-        f"without {removed} {kind}": Scores(np.sum([correct[:, column[draw]] for draw in draws], axis=0), len(draws))
+        f"without {removed} {kind}, draw {number}": _of_one(correct[:, column[draw]])
         for (kind, removed), draws in drawn.items()
+        for number, draw in enumerate(draws)
     }
     return {"intact": _of_one(correct[:, 0]), **scores}, manifest, images
 
@@ -441,6 +442,12 @@ class ArmRecord:
     images: str
     scores: Mapping[str, Scores]
     line: Mapping[str, Any]
+
+    def chosen(self, name: str) -> list[Scores]:
+        """The scores of this name; all that begin so if it ends in `*`."""
+        if not name.endswith("*"):
+            return [self.scores[name]]
+        return [one for own, one in self.scores.items() if own.startswith(name[:-1])]
 
     @property
     def key(self) -> tuple[str, str, int, str]:

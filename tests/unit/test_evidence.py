@@ -243,6 +243,19 @@ def test_images_can_be_limited_to_those_that_both_classify_correctly() -> None:
     assert (estimate.n, estimate.first[0], estimate.second[0]) == (2, 1.0, 0.5)
 
 
+def test_random_draws_are_a_sample_as_seeds_are() -> None:
+    """Three draws of two images, compared as three trainings would be."""
+    first, second = ([scores(1, 1), scores(1, 0), scores(1, 1)], [scores(0, 0), scores(1, 0), scores(0, 1)])
+    lines = [line("Lion", 0, scores(0, 0)), line("SGD", 0, scores(0, 0))]
+    for one, draws in zip(lines, (first, second), strict=True):
+        one["scores"] |= {f"draw {number}": own.to_json() for number, own in enumerate(draws)}
+    drawn = Comparison("drawn", "optimizers", ("Lion", "draw *"), ("SGD", "draw *"))
+    estimate = drawn.estimate(Records.of(lines))
+    assert estimate is not None
+    assert estimate.difference == difference_of(first, second)
+    assert estimate.difference.value == pytest.approx(0.5)
+
+
 # ---------------------------------------------------------------- commands
 
 
