@@ -84,16 +84,16 @@ def _signed(difference: Difference) -> str:
     return "{} ({} to {})".format(*numbers)
 
 
-def _row(one: Comparison | Earlier, estimate: Estimate | None) -> str:
-    about = one.about if one.judged else f"({one.about})"
+def _row(one: Comparison | Earlier, estimate: Estimate | None, judged: bool) -> str:
+    about = one.about if judged else f"({one.about})"
     published = "{:.1f}, {:.1f}".format(*one.published) if one.published else ""
     if estimate is None:
-        return f"| {about} | | | | | | {published} | {Verdict.UNMEASURED.value if one.judged else ''} |"
+        return f"| {about} | | | | | | {published} | {Verdict.UNMEASURED.value if judged else ''} |"
     cells = [_mean(estimate.first), _mean(estimate.second), _signed(estimate.difference)]
     if estimate.difference.p is not None and not one.margin:  # the test of no difference says nothing about a margin
         cells[2] += f", p = {estimate.difference.p:.2g}"
     counts = [str(estimate.n), str(estimate.seeds), published]
-    shown = one.verdict(estimate).value if one.judged else ""
+    shown = one.verdict(estimate).value if judged else ""
     return "| " + " | ".join([about, *cells, *counts, shown]) + " |"
 
 
@@ -122,6 +122,7 @@ def _sources(estimates: Sequence[Estimate | None]) -> str:
 
 def claim_section(claim: Claim, records: Records) -> list[str]:
     estimates = [one.estimate(records) for one in claim.comparisons]
+    judged = claim.judged(records)
     own = {one.measurement for one in claim.comparisons if isinstance(one, Comparison)}
     reduced = " Measured at a reduced scale, for a CPU." if "reduced" in map(records.scale, own) else ""
     return [
@@ -131,7 +132,7 @@ def claim_section(claim: Claim, records: Records) -> list[str]:
         "",
         "| first, against second | first % | second % | difference | images | seeds | published | verdict |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
-        *(_row(one, estimate) for one, estimate in zip(claim.comparisons, estimates, strict=True)),
+        *(_row(one, estimate, one in judged) for one, estimate in zip(claim.comparisons, estimates, strict=True)),
         "",
         _sources(estimates),
         "",

@@ -10,7 +10,7 @@ from typing import Any
 import evidence
 import numpy as np
 import pytest
-from evidence_claims import CLAIMS, Comparison, Earlier, Verdict, combine, decide, difference_of, mean_of
+from evidence_claims import CLAIMS, Claim, Comparison, Earlier, Verdict, combine, decide, difference_of, mean_of
 from evidence_records import MEASUREMENTS, RESULTS, ArmRecord, Records, Scores, lines_of
 from jobs import Job
 
@@ -241,6 +241,21 @@ def test_images_can_be_limited_to_those_that_both_classify_correctly() -> None:
     estimate = replace(LION, given="clean").estimate(Records.of(lines))
     assert estimate is not None
     assert (estimate.n, estimate.first[0], estimate.second[0]) == (2, 1.0, 0.5)
+
+
+def test_earlier_records_stand_in_only_until_something_is_measured() -> None:
+    keys = {"benchmark": "old"}
+    sides = ({**keys, "arm": "Lion"}, ("worst",)), ({**keys, "arm": "SGD"}, ("worst",))
+    old = Earlier("old", "python old.py", *sides, 100, judged=False, stands_in=True)
+    claim = Claim("Somebody 2021", "Lion is better", (LION, old))
+    lines = [
+        {**side, "worst": worst, "versions": {"vitadel": "0123456"}, "file": "old.jsonl"}
+        for (side, _), worst in zip(sides, (0.9, 0.1), strict=True)
+    ]
+    assert claim.verdict(Records.of([])) is Verdict.UNMEASURED
+    assert claim.verdict(Records.of(lines)) is Verdict.HOLDS
+    same = [line("Lion", 0, scores(1, 0)), line("SGD", 0, scores(1, 0))]
+    assert claim.verdict(Records.of([*lines, *same])) is Verdict.UNDECIDED
 
 
 def test_random_draws_are_a_sample_as_seeds_are() -> None:
