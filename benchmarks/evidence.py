@@ -98,7 +98,7 @@ def _row(one: Comparison | Earlier, estimate: Estimate | None, judged: bool) -> 
 
 
 def _commands(claim: Claim, records: Records) -> list[str]:
-    """What makes the records of a claim: at the scale of those that are shown."""
+    """What makes the records of a claim, at the scale of those that are shown."""
     own = {one.measurement: records.scale(one.measurement) for one in claim.comparisons if isinstance(one, Comparison)}
     earlier = dict.fromkeys(one.command for one in claim.comparisons if isinstance(one, Earlier))
     return [*(run_command(name, scale) for name, scale in own.items()), *earlier]
@@ -124,7 +124,8 @@ def claim_section(claim: Claim, records: Records) -> list[str]:
     estimates = [one.estimate(records) for one in claim.comparisons]
     judged = claim.judged(records)
     own = {one.measurement for one in claim.comparisons if isinstance(one, Comparison)}
-    reduced = " Measured at a reduced scale, for a CPU." if "reduced" in map(records.scale, own) else ""
+    smaller = any(records.scale(name) == "reduced" and MEASUREMENTS[name].has_reduced_scale for name in own)
+    reduced = " Measured at a reduced scale, for a CPU." if smaller else ""
     return [
         f"### {claim.title}: {claim.verdict(records).value}",
         "",

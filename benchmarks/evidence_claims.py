@@ -452,6 +452,7 @@ CLAIMS: tuple[Claim, ...] = (
                 500,
                 trained=True,
                 judged=False,
+                stands_in=True,
             ),
         ),
         "CIFAR-10 (JPEG), ViT-Tiny/4 from scratch in place of a pre-trained ViT-B/16, AutoAttack.",

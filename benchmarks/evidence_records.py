@@ -207,6 +207,11 @@ class Measurement:
     seeds: tuple[int, ...] = (0,)
     minutes: str = "1"
 
+    @property
+    def has_reduced_scale(self) -> bool:
+        """Whether the reduced scale is not the full one."""
+        return self.values.get("reduced", self.values["full"]) != self.values["full"]
+
 
 _VIT = "timm:vit_tiny_patch16_224@{weights}/vit_tiny_patch16_224.safetensors"
 _RESNET = "timm:resnet18@{weights}/resnet18.safetensors"
@@ -278,7 +283,7 @@ def _named(**methods: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...
 _HEAVY = "mixup+cutmix+rand+erase"
 # augmentation with PIL costs 16 cores a millisecond an image: this length fits ten minutes
 _SHORT = "--set plan.epochs=16 --set plan.warmup_epochs=1.5"
-_ON_GPU = "--set plan.attack_model=true --set plan.compile=blocks"
+_ON_GPU = "--set plan.attack_model=true"  # AAS-AT cannot be compiled, and both arms are alike
 
 MEASUREMENTS: Mapping[str, Measurement] = {
     "imagenet-lesions": Measurement(
