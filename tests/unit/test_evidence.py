@@ -14,8 +14,12 @@ from evidence_claims import CLAIMS, Claim, Comparison, Earlier, Verdict, combine
 from evidence_records import MEASUREMENTS, RESULTS, ArmRecord, Records, Scores, lines_of
 from jobs import Job
 
+from vitadel.api.sweep import as_sweep
 from vitadel.core.stats import Difference, accuracy, independent_difference, paired_difference
+from vitadel.objectives import AttentionScaling
+from vitadel.recipes import RECIPES, override
 from vitadel.runs import ManifestRecord
+from vitadel.train import Compile
 
 OWN = [line for line in lines_of(sorted(RESULTS.glob("*.jsonl"))) if line.get("benchmark") == "evidence"]
 
@@ -290,6 +294,30 @@ def test_commands_have_nothing_left_to_fill_in(
         assert not any("/there" in command for command in task.commands)
         assert all(shlex.split(command)[0] == "vitadel" for command in task.commands)
         assert len({job.name for job in task.jobs}) == len(task.jobs)
+
+
+@pytest.mark.parametrize("name", [name for name, one in MEASUREMENTS.items() if one.data == "cifar"])
+def test_trainings_at_full_scale_can_be_set_up(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU is needed for is resolved here: recipes, tables, rows and settings exist."""
+    command = ["evidence.py", "run", name, "--data", f"folder:{tmp_path}", "--work", "work", "--out", "out.jsonl"]
+    monkeypatch.setattr(sys, "argv", [*command, "--start", "zoo:cifar10-vit-tiny-short"])
+    trained = 0
+    for words in (job.command for task in evidence.tasks_of(evidence.parsed()) for job in task.jobs):
+        chosen = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+        axes = [words[place + 1] for place, word in enumerate(words) if word == "--axis"]
+        if words[0] == "sweep":
+            sweep = as_sweep(words[1], axes, chosen, data=f"folder:{tmp_path}", small=True)
+            (recipe,) = (one.recipe for one in sweep.combinations())
+        elif words[0] == "train":
+            recipe = override(RECIPES[words[1]](), chosen)
+        else:
+            continue
+        trained += 1
+        assert recipe.plan.epochs <= 20
+        assert f"seed={recipe.seed}" in chosen
+        if isinstance(recipe.objective, AttentionScaling):
+            assert recipe.plan.compile is Compile.OFF
+    assert trained == len(MEASUREMENTS[name].arms) * 3
 
 
 def test_what_is_recorded_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
