@@ -16,6 +16,7 @@ never shown.
 
 import argparse
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,10 +26,11 @@ from pathlib import Path
 from evidence_claims import CLAIMS, Claim, Comparison, Earlier, Estimate, Verdict
 from evidence_records import MEASUREMENTS, Records, lines_of
 from jobs import Job, run_all, training_cost
-from record import commit, write_record
+from record import write_record
 
 from vitadel.core.files import slug
 from vitadel.core.stats import Difference
+from vitadel.runs import ManifestRecord, environment
 
 PAGE = Path(__file__).parents[1] / "docs" / "evidence.md"
 
@@ -45,11 +47,27 @@ What five papers claim, and what our records say. This page is written by `pytho
   another), *does not hold* if it lies below, and is *undecided* in between. A claim with several rows holds if all do,
   and does not if one does not.
 - **Intervals**: Wilson's for one model and one prediction per image, Newcombe's for unpaired differences, Bonett &
-  Price's for paired ones. With several seeds, and with several predictions per image, Student's over trainings and
-  images: both are samples. A training with one seed decides nothing.
+  Price's for paired ones. With several seeds or random draws, and with several predictions per image, Student's
+  over trainings (or draws) and images: both are samples. A training with one seed decides nothing.
 - Rows in parentheses do not decide. There are many comparisons, and no correction for that: one of twenty true zeros
   looks like a difference.
 - Published numbers are on other data and other models: they are for orientation.
+"""
+
+_MISSING = """## What is not here
+
+Claims that an hour of one GPU cannot decide:
+
+- Wu et al. 2025, tables 1 to 4 and 6: a ViT more robust than WideResNets, larger models and longer trainings. They rest
+  on millions of generated images. That a WideResNet gains nothing from Lion (table 5) takes ten times the cost.
+- Debenedetti 2022, tables 5 to 8: ImageNet, and XCiT against a ResNet-50. The small ResNet-18 of `--small` keeps
+  ImageNet's stem, which leaves one pixel of an image of 32: no fair opponent.
+- Jain & Dutta 2024: the adversarially trained ViT-B/16 on CIFAR and ImageNet-100. Our models are small.
+- Bhojanapalli et al. 2021: scaling with size and pre-training, patches of 16 against 32, ImageNet-A and -R: other
+  weights and data. JFT models are not public.
+- Li & Xu 2023: ImageNet-A, -R and -C of TORA.
+
+`vitadel sweeps` says which tables of the papers are one command.
 """
 
 
@@ -66,21 +84,21 @@ def _signed(difference: Difference) -> str:
     return "{} ({} to {})".format(*numbers)
 
 
-def _row(one: Comparison | Earlier, estimate: Estimate | None) -> str:
-    about = one.about if one.judged else f"({one.about})"
+def _row(one: Comparison | Earlier, estimate: Estimate | None, judged: bool) -> str:
+    about = one.about if judged else f"({one.about})"
     published = "{:.1f}, {:.1f}".format(*one.published) if one.published else ""
     if estimate is None:
-        return f"| {about} | | | | | | {published} | {Verdict.UNMEASURED.value if one.judged else ''} |"
+        return f"| {about} | | | | | | {published} | {Verdict.UNMEASURED.value if judged else ''} |"
     cells = [_mean(estimate.first), _mean(estimate.second), _signed(estimate.difference)]
     if estimate.difference.p is not None and not one.margin:  # the test of no difference says nothing about a margin
         cells[2] += f", p = {estimate.difference.p:.2g}"
     counts = [str(estimate.n), str(estimate.seeds), published]
-    shown = one.verdict(estimate).value if one.judged else ""
+    shown = one.verdict(estimate).value if judged else ""
     return "| " + " | ".join([about, *cells, *counts, shown]) + " |"
 
 
 def _commands(claim: Claim, records: Records) -> list[str]:
-    """What makes the records of a claim: at the scale of those that are shown."""
+    """What makes the records of a claim, at the scale of those that are shown."""
     own = {one.measurement: records.scale(one.measurement) for one in claim.comparisons if isinstance(one, Comparison)}
     earlier = dict.fromkeys(one.command for one in claim.comparisons if isinstance(one, Earlier))
     return [*(run_command(name, scale) for name, scale in own.items()), *earlier]
@@ -104,8 +122,10 @@ def _sources(estimates: Sequence[Estimate | None]) -> str:
 
 def claim_section(claim: Claim, records: Records) -> list[str]:
     estimates = [one.estimate(records) for one in claim.comparisons]
+    judged = claim.judged(records)
     own = {one.measurement for one in claim.comparisons if isinstance(one, Comparison)}
-    reduced = " Measured at a reduced scale, for a CPU." if "reduced" in map(records.scale, own) else ""
+    smaller = any(records.scale(name) == "reduced" and MEASUREMENTS[name].has_reduced_scale for name in own)
+    reduced = " Measured at a reduced scale, for a CPU." if smaller else ""
     return [
         f"### {claim.title}: {claim.verdict(records).value}",
         "",
@@ -113,7 +133,7 @@ def claim_section(claim: Claim, records: Records) -> list[str]:
         "",
         "| first, against second | first % | second % | difference | images | seeds | published | verdict |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
-        *(_row(one, estimate) for one, estimate in zip(claim.comparisons, estimates, strict=True)),
+        *(_row(one, estimate, one in judged) for one, estimate in zip(claim.comparisons, estimates, strict=True)),
         "",
         _sources(estimates),
         "",
@@ -135,7 +155,7 @@ def page(records: Records) -> str:
         lines += [f"## {paper}", ""]
         for claim in (one for one in CLAIMS if one.paper.startswith(paper)):
             lines += claim_section(claim, records)
-    return "\n".join(lines).rstrip("\n") + "\n"
+    return "\n".join([*lines, _MISSING])
 
 
 # ---------------------------------------------------------------------- run
@@ -214,9 +234,6 @@ def record_of(task: Task, scale: str, data: str) -> dict[str, object]:
     """The line of a finished task. What made it is known from the manifest of its run."""
     measurement = MEASUREMENTS[task.measurement]
     scores, manifest, images = measurement.read(task.folder)
-    made_by = manifest.commit or commit()
-    if made_by == "unknown":
-        raise SystemExit("the commit is unknown. Write VITADEL_COMMIT=COMMIT in the environment.")
     return {
         "benchmark": "evidence",
         "measurement": task.measurement,
@@ -231,15 +248,29 @@ def record_of(task: Task, scale: str, data: str) -> dict[str, object]:
         "device": manifest.device,
         "machine": dict(manifest.machine),
         "versions": dict(manifest.versions),
-        "commit": made_by,
+        "commit": manifest.commit if scale == "smoke" else commit_of(manifest),
         "cost": next((training_cost(path.parent) for path in sorted(task.folder.glob("**/log.jsonl"))), {}),
     }
+
+
+def commit_of(manifest: ManifestRecord | None = None) -> str:
+    """The commit that a run was made with; a copy without its history is given it by the environment."""
+    recorded = manifest.commit if manifest else environment()["commit"]
+    known = str(recorded or os.environ.get("VITADEL_COMMIT", ""))
+    if not re.fullmatch(r"[0-9a-f]{40}", known):
+        raise SystemExit(
+            f"a record needs the commit that was measured, got {known or 'none'}. Commit all changes to src, or, "
+            "without git, write VITADEL_COMMIT=$(git rev-parse HEAD) in the environment."
+        )
+    return known
 
 
 def run(args: argparse.Namespace) -> None:
     """Carry out the commands of what has no record yet, and record it."""
     if args.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if args.scale != "smoke":
+        commit_of()  # before anything is measured
     known = {one.key for one in Records.of(lines_of([args.out] if args.out.exists() else [])).arms}
     tasks = [task for task in tasks_of(args) if (*task.key, args.scale) not in known]
     jobs = [job for task in tasks for job in task.jobs]

@@ -10,10 +10,16 @@ from typing import Any
 import evidence
 import numpy as np
 import pytest
-from evidence_claims import CLAIMS, Comparison, Earlier, Verdict, combine, decide, difference_of, mean_of
+from evidence_claims import CLAIMS, Claim, Comparison, Earlier, Verdict, combine, decide, difference_of, mean_of
 from evidence_records import MEASUREMENTS, RESULTS, ArmRecord, Records, Scores, lines_of
+from jobs import Job
 
+from vitadel.api.sweep import as_sweep
 from vitadel.core.stats import Difference, accuracy, independent_difference, paired_difference
+from vitadel.objectives import AttentionScaling
+from vitadel.recipes import RECIPES, override
+from vitadel.runs import ManifestRecord
+from vitadel.train import Compile
 
 OWN = [line for line in lines_of(sorted(RESULTS.glob("*.jsonl"))) if line.get("benchmark") == "evidence"]
 
@@ -241,6 +247,34 @@ def test_images_can_be_limited_to_those_that_both_classify_correctly() -> None:
     assert (estimate.n, estimate.first[0], estimate.second[0]) == (2, 1.0, 0.5)
 
 
+def test_earlier_records_stand_in_only_until_something_is_measured() -> None:
+    keys = {"benchmark": "old"}
+    sides = ({**keys, "arm": "Lion"}, ("worst",)), ({**keys, "arm": "SGD"}, ("worst",))
+    old = Earlier("old", "python old.py", *sides, 100, judged=False, stands_in=True)
+    claim = Claim("Somebody 2021", "Lion is better", (LION, old))
+    lines = [
+        {**side, "worst": worst, "versions": {"vitadel": "0123456"}, "file": "old.jsonl"}
+        for (side, _), worst in zip(sides, (0.9, 0.1), strict=True)
+    ]
+    assert claim.verdict(Records.of([])) is Verdict.UNMEASURED
+    assert claim.verdict(Records.of(lines)) is Verdict.HOLDS
+    same = [line("Lion", 0, scores(1, 0)), line("SGD", 0, scores(1, 0))]
+    assert claim.verdict(Records.of([*lines, *same])) is Verdict.UNDECIDED
+
+
+def test_random_draws_are_a_sample_as_seeds_are() -> None:
+    """Three draws of two images, compared as three trainings would be."""
+    first, second = ([scores(1, 1), scores(1, 0), scores(1, 1)], [scores(0, 0), scores(1, 0), scores(0, 1)])
+    lines = [line("Lion", 0, scores(0, 0)), line("SGD", 0, scores(0, 0))]
+    for one, draws in zip(lines, (first, second), strict=True):
+        one["scores"] |= {f"draw {number}": own.to_json() for number, own in enumerate(draws)}
+    drawn = Comparison("drawn", "optimizers", ("Lion", "draw *"), ("SGD", "draw *"))
+    estimate = drawn.estimate(Records.of(lines))
+    assert estimate is not None
+    assert estimate.difference == difference_of(first, second)
+    assert estimate.difference.value == pytest.approx(0.5)
+
+
 # ---------------------------------------------------------------- commands
 
 
@@ -260,3 +294,79 @@ def test_commands_have_nothing_left_to_fill_in(
         assert not any("/there" in command for command in task.commands)
         assert all(shlex.split(command)[0] == "vitadel" for command in task.commands)
         assert len({job.name for job in task.jobs}) == len(task.jobs)
+
+
+@pytest.mark.parametrize("name", [name for name, one in MEASUREMENTS.items() if one.data == "cifar"])
+def test_trainings_at_full_scale_can_be_set_up(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU is needed for is resolved here: recipes, tables, rows and settings exist."""
+    command = ["evidence.py", "run", name, "--data", f"folder:{tmp_path}", "--work", "work", "--out", "out.jsonl"]
+    monkeypatch.setattr(sys, "argv", [*command, "--start", "zoo:cifar10-vit-tiny-short"])
+    trained = 0
+    for words in (job.command for task in evidence.tasks_of(evidence.parsed()) for job in task.jobs):
+        chosen = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+        axes = [words[place + 1] for place, word in enumerate(words) if word == "--axis"]
+        if words[0] == "sweep":
+            sweep = as_sweep(words[1], axes, chosen, data=f"folder:{tmp_path}", small=True)
+            (recipe,) = (one.recipe for one in sweep.combinations())
+        elif words[0] == "train":
+            recipe = override(RECIPES[words[1]](), chosen)
+        else:
+            continue
+        trained += 1
+        assert recipe.plan.epochs <= 20
+        assert f"seed={recipe.seed}" in chosen
+        if isinstance(recipe.objective, AttentionScaling):
+            assert recipe.plan.compile is Compile.OFF
+    assert trained == len(MEASUREMENTS[name].arms) * 3
+
+
+def test_what_is_recorded_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out.jsonl"
+    lines = [line(arm, seed, scores(1), "smoke") for arm in ("SGD", "Lion") for seed in (0, 1, 2)]
+    out.write_text("".join(json.dumps(one) + "\n" for one in lines[1:]))
+    command = ["evidence.py", "run", "optimizers", "--data", "digits", "--work", str(tmp_path), "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", [*command, "--scale", "smoke"])
+    started: list[str] = []
+
+    def run_all(jobs: list[Job], *_: object) -> dict[str, float]:
+        started.extend(job.name for job in jobs)
+        return {}
+
+    monkeypatch.setattr(evidence, "run_all", run_all)
+    with pytest.raises(SystemExit) as exit_:
+        evidence.main()
+    assert started == ["optimizers-SGD-0-0"]  # the only one without a record
+    assert exit_.value.code == 1  # and it was not done
+    assert len(out.read_text().splitlines()) == 5
+
+
+def test_record_without_a_commit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    monkeypatch.setenv("VITADEL_COMMIT", "unknown")
+    with pytest.raises(SystemExit, match="needs the commit"):
+        evidence.commit_of(ManifestRecord("evaluate", {}))
+    with pytest.raises(SystemExit, match="changes"):
+        evidence.commit_of(ManifestRecord("evaluate", {}, commit=f"{commit}+changes"))
+    monkeypatch.setenv("VITADEL_COMMIT", commit)
+    assert evidence.commit_of(ManifestRecord("evaluate", {})) == commit
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # trains two networks and attacks both
+def test_smoke_run_records_every_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # --device cpu sets it; undone afterwards
+    out = tmp_path / "out.jsonl"
+    command = ["evidence.py", "run", "optimizers", "--data", "digits[:64]", "--work", str(tmp_path / "work")]
+    options = ["--out", str(out), "--scale", "smoke", "--seeds", "0", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", [*command, *options])
+    with pytest.raises(SystemExit) as exit_:
+        evidence.main()
+    assert exit_.value.code == 0
+    records = Records.of(lines_of([out]))
+    assert [one.arm for one in records.arms] == ["SGD", "Lion"]
+    for one in records.arms:
+        (summary,) = (tmp_path / "work").glob(f"optimizers/{one.arm}-0/*/test/eval/*/summary.json")
+        assert one.n == 64
+        assert one.scores["clean"].correct.sum() == json.loads(summary.read_text())["clean"]["correct"]
+        assert (one.scores["robust"].correct <= one.scores["clean"].correct).all()
+    assert records.arms[0].images == records.arms[1].images

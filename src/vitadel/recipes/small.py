@@ -174,8 +174,9 @@ class SmallScale:
     def _plan(self, recipe: Recipe, epochs: int, ratio: float) -> TrainingConfig:
         """A short plan: warm-ups in proportion, an average that is not longer than the training."""
         plan, on_gpu = recipe.plan, self.on_gpu
-        # taps of a compiled block never fire
+        # taps of a compiled block never fire; the factors of AAS-AT are applied by taps too
         fast = on_gpu and not recipe.objective.uses_taps
+        compiled = fast and not isinstance(recipe.objective, AttentionScaling)
         host = None if plan.pil_augment is None else replace(plan.pil_augment, resized_crop=False)
         return replace(
             plan,
@@ -188,7 +189,7 @@ class SmallScale:
             ema_batch_size=None,
             ema_warmup=plan.ema is not None,
             precision=Precision.BF16 if on_gpu else Precision.FLOAT32,
-            compile=Compile.BLOCKS if fast else Compile.OFF,
+            compile=Compile.BLOCKS if compiled else Compile.OFF,
             attack_model=fast,
             grad_accum_steps=1,
             grad_checkpointing=False,

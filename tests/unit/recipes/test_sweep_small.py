@@ -15,6 +15,7 @@ from vitadel.recipes.combinations import Sweep
 from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.small import _shortened, small_scale
 from vitadel.runs import Run
+from vitadel.train import Compile
 
 # the recipe that sets the pace makes 60 epochs of 7 passes in 7 minutes of one GPU
 _PASSES_A_MINUTE = 60.0
@@ -119,3 +120,12 @@ def test_what_has_no_small_scale_is_refused() -> None:
     other = override(RECIPES["digits-standard"](), ["model.start=timm:levit_128s"])
     with pytest.raises(UsageError, match="--small knows no small model for 'timm:levit_128s' of digits-standard"):
         as_sweep(other, ["seed=0,1"], small=True, data="digits").combinations()
+
+
+def test_what_works_through_taps_is_not_compiled() -> None:
+    """Training refuses compiled networks whose attention is scaled or whose gradients of the attention change."""
+    small = rows("jain2024-table5-cifar10")
+    hidden = [one for one in small if isinstance(one.objective, AttentionScaling) or one.objective.uses_taps]
+    assert 0 < len(hidden) < len(small)
+    assert {one.plan.compile for one in hidden} == {Compile.OFF}
+    assert {one.plan.compile for one in small if one not in hidden} == {Compile.BLOCKS}
