@@ -139,7 +139,7 @@ def test_training_takes_data_as_text(tmp_path: Path) -> None:
         ({"weight_decay": 0.1}, 'Write overrides={"plan.optimizer.weight_decay": 0.1}.'),
         ({"device": "cuda:1"}, "CUDA_VISIBLE_DEVICES"),
         ({"eps": 0.1}, 'Write overrides={"objective.threat": "linf:8/255"}.'),
-        ({"overides": {}}, "Did you mean 'overrides'?"),
+        ({"override": {}}, "Did you mean 'overrides'?"),
     ],
 )
 def test_training_names_the_line_for_settings_of_the_recipe(given: dict[str, object], line: str) -> None:
