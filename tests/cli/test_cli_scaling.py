@@ -9,6 +9,7 @@ import pytest
 
 from vitadel.attacks import AutoAttack, Scaling
 from vitadel.attacks.parsing import parse_attack, parse_scaling
+from vitadel.core.errors import UsageError
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -108,5 +109,9 @@ def test_catalog(vitadel: Command) -> None:
     assert vitadel("scalings", "aas-figurative")[0] == 2
 
 
-def test_text_settings_are_read_as_text() -> None:
-    assert parse_attack("autoattack:version=plus") == AutoAttack("plus")
+def test_versions_of_autoattack_are_attacks_of_their_own() -> None:
+    attack = parse_attack("autoattack-plus")
+    assert isinstance(attack, AutoAttack)
+    assert attack.version == "plus"
+    with pytest.raises(UsageError, match=r"Write autoattack-plus\."):
+        parse_attack("autoattack:version=plus")

@@ -37,7 +37,7 @@ RECORDS = {
     ),
     "api": "Robustness",
     "attacks": "AttackResult ContinuousBatch FactorSearchResult Factors Flag ImageResult SavedBuffers WorkQueue",
-    "core": "Accuracy LinearFit PairedTest PowerLawFit Range Ranks",
+    "core": "Accuracy Difference LinearFit PairedTest PowerLawFit Range Ranks",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
     "evaluate": "Context ImageFiles Measure Search TableWriter",
     "models": "Cost Geometry Layer",

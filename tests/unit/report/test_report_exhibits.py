@@ -229,7 +229,7 @@ def damaged(run: Path, number: int, **fields: object) -> None:
         (2, {"scale": "loud"}, "scale should be one of diverging, sequential, got 'loud'"),
         (2, {"columns": ["a"]}, "needs 1 columns, got 2"),
         (2, {"cells": []}, "has no rows"),
-        (2, {"cells": [[{"pixels": {"dtype": "uint8", "shape": [9], "base64": "AA=="}}]]}, "is no array of"),
+        (2, {"cells": [[{"pixels": {"dtype": "uint8", "shape": [9], "base64": "AA=="}}]]}, "is not an array of"),
         (2, {"cells": [[{"pixels": None, "overlay": None, "note": ""}]]}, "neither pixels nor a map"),
         (3, {"groups": ["g"]}, "needs 1 values, got 2"),
         (4, {"columns": ["one"]}, "Table 'Numbers' needs 1 row, got 2"),
