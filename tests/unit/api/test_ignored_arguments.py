@@ -200,6 +200,7 @@ def test_what_a_suite_lacks_is_named() -> None:
         {"attack": "pgd", "threat": "linf:0.1"},
         {"test_data": "digits", "small": True},
         {"models": ["zoo:NAME"]},
+        {"study": "lesion"},
     ],
 )
 def test_a_sweep_holds_its_own_settings(given: dict[str, Any], tmp_path: Path) -> None:
