@@ -249,8 +249,7 @@ def _columns(
     attacks: Sequence[str | Attack | NamedAttack] = (
         [attack] if isinstance(attack, str | Attack | NamedAttack) else list(attack)
     )
-    given: list[SuiteLike] = [] if suite is None else list(suite) if isinstance(suite, list | tuple) else [suite]  #
-        type: ignore[list-item]
+    given: list[SuiteLike] = [] if suite is None else list(suite) if isinstance(suite, list | tuple) else [suite]  # type: ignore[list-item]
     if not attacks and not given:
         return published.columns if published else ()
     if given in (["none"], ["None"]):
