@@ -123,8 +123,7 @@ def test_training_takes_data_as_text(tmp_path: Path) -> None:
     digits = vd.load_data("digits[:64]")
     text = message(lambda: api.train("digits-standard", tmp_path / "run", data=digits))
     assert text == (
-        "train takes data as text, because the recipe says how images are prepared, got a DataSet. "
-        'Write data="digits[:64]".'
+        'train takes data as text, because the recipe sets the preprocessing, got a DataSet. Write data="digits[:64]".'
     )
     assert 'Write data="cifar10:DIR".' in message(lambda: api.train("digits-standard", tmp_path, data=digits.test))
 
