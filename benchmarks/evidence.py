@@ -41,14 +41,14 @@ _INTRO = """# Evidence
 This page compares claims of five papers with our records. It is written by `python benchmarks/evidence.py write` from
 [benchmarks/results](../benchmarks/results) and contains no other numbers; a test compares the page with the records.
 
-- **Verdicts** apply to our models at our scale, which each claim states. "Does not hold" does not refute the numbers of a
-  paper at its own scale. Without a margin and with one training run, McNemar's exact test decides at 5%; otherwise the 95%
-  interval of the difference decides. A claim *holds* if the interval lies above the margin (0 unless the row states
-  another), *does not hold* if it lies below, and is *undecided* in between. A claim with several rows holds if all of them
-  do, and does not hold if one of them does not.
-- **Intervals** are Wilson's for one model and one prediction per image, Newcombe's for unpaired differences, and Bonett &
-  Price's for paired ones. With several seeds or random samples, or several predictions per image, they are Student's
-  intervals over training runs (or samples) and images. One training run with one seed decides nothing.
+- **Verdicts** apply to our models at our scale, which each claim states. "Does not hold" does not refute the numbers
+  of a paper at its own scale. Without a margin and with one training run, McNemar's exact test decides at 5%;
+  otherwise the 95% interval of the difference decides. A claim *holds* if the interval lies above the margin (0
+  unless the row states another), *does not hold* if it lies below, and is *undecided* in between. A claim with
+  several rows holds if all of them do, and does not hold if one of them does not.
+- **Intervals** are Wilson's for one model and one prediction per image, Newcombe's for unpaired differences, and
+  Bonett & Price's for paired ones. With several seeds or random samples, or several predictions per image, they are
+  Student's intervals over training runs (or samples) and images. One training run with one seed decides nothing.
 - Rows in parentheses do not decide. The comparisons are not corrected for their number: of twenty true differences of
   zero, one appears significant.
 - Published numbers are from other data and other models, and are given for orientation.
