@@ -47,7 +47,7 @@ def test_tensors_without_values_are_refused(attack: Attack) -> None:
     zeros = Untargeted(torch.zeros(2, dtype=torch.int64))
     with torch.device("meta"):
         model, x0, goal = nn.Sequential(nn.Flatten(), nn.Linear(105, 3)), gray(), labels(0, 1)
-    with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
+    with pytest.raises(UsageError, match="the weights of the model are on the meta device and have no values"):
         attack(model, gray(), zeros, Linf(0.1), seed=0)
     with pytest.raises(UsageError, match="the images are on the meta device and have no values"):
         attack(three_classes, x0, zeros, Linf(0.1), seed=0)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks.apgd import APGD
-from vitadel.attacks.base import Attack
+from vitadel.attacks.base import Attack, NamedAttack
 from vitadel.attacks.fab import FAB
-from vitadel.attacks.named import NamedAttack
 from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.square import Square
 from vitadel.core.errors import unknown_name_error

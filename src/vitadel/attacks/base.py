@@ -1,26 +1,26 @@
-"""The base class of attacks: an author writes `search`; checks, isolation, projection and judging are done here.
+"""The base class of attacks: an author writes `search`; this file checks, isolates, projects and judges.
 
 Shape letters: B images, C channels, H rows and W columns of pixels, K classes.
 """
 
 import time
 from abc import ABC, abstractmethod
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar, Self, final
 
 import torch
 from torch import Tensor
 
-from vitadel.attacks.images import check_images, refuse_meta
 from vitadel.attacks.isolation import eval_without_weight_gradients, isolated
 from vitadel.attacks.oracle import CountingOracle, Model, Oracle, zero_gradient_flags
 from vitadel.attacks.result import AttackResult
+from vitadel.core.device import refuse_meta
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_ranges, check_seed, pixel_text
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal, Labels, as_goal
-from vitadel.losses import Loss, cross_entropy
+from vitadel.goals import Goal, Labels, Target, as_goal
+from vitadel.losses import Loss, cross_entropy, kl_divergence
 from vitadel.threats import Threat, as_threat, suggested_threat
 
 # settings of other libraries and ours; a threat holds eps and the norm, a goal the target
@@ -188,6 +188,36 @@ class Attack(ABC):
         return threat.project(x.detach(), x0)
 
 
+@dataclass(frozen=True, slots=True)
+class NamedAttack:
+    """An attack with its name, loss and target class: the entries of suites and of AutoAttack.
+
+    Args:
+        name: The name in tables and records; it also seeds the random numbers.
+        attack: The attack.
+        loss: The loss that it maximizes, by default the attack's own; an attack with `targets` ignores it. With
+            `kl_divergence`, the reference is the prediction on the clean image.
+        target: Chooses the target class from the clean logits; untargeted if not given.
+
+    Raises:
+        UsageError: If the loss takes no target and one is given.
+
+    Example:
+        >>> robustness(model, x, y, "linf:8/255", suite=NamedAttack("pgd-margin", PGD(steps=50), margin))
+    """
+
+    name: str
+    attack: Attack
+    loss: Loss = None  # type: ignore[assignment]  # replaced by the attack's own
+    target: Target | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss is None:
+            object.__setattr__(self, "loss", self.attack.goal_loss)
+        if self.loss is kl_divergence and self.target is not None:
+            raise UsageError("the KL divergence leads away from the clean prediction and has no target. Leave one out.")
+
+
 def _suggested_call(
     name: str, known: list[str], foreign: list[str], settings: dict[str, object], *, holds_model: bool
 ) -> str:
@@ -208,6 +238,38 @@ def _settings(known: list[str]) -> str:
 
 def _as_text(value: object) -> str:
     return pixel_text(value) if isinstance(value, float) else repr(value)
+
+
+def check_images(x: Tensor) -> None:
+    """Refuse anything but images that can be attacked: a batch of floats in [0, 1].
+
+    Args:
+        x: [B, ...] the images.
+
+    Raises:
+        UsageError: If they are something else; the message says how to convert them.
+    """
+    if not isinstance(x, Tensor):
+        raise UsageError(f"attacks take images as a tensor, got {type(x).__name__}. Write torch.as_tensor(images).")
+    if not x.is_floating_point():
+        raise UsageError(
+            f"attacks take a batch of float images, got {x.dtype} of shape {list(x.shape)}. "
+            "Write x.float() / 255 for bytes."
+        )
+    if x.ndim < 2:
+        raise UsageError(
+            f"attacks take a batch of float images, got {x.dtype} of shape {list(x.shape)}. "
+            "Write x.unsqueeze(0) for one image."
+        )
+    refuse_meta("images", x)
+    if len(x) == 0:
+        raise UsageError("attacks take at least one image, got an empty batch. Check how the images were chosen.")
+    low, high = x.min().item(), x.max().item()
+    if not (low >= 0 and high <= 1):
+        raise UsageError(
+            f"attacks take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. Normalization belongs inside the model: "
+            "write vitadel.models.wrap(net, mean=..., std=...). Divide bytes by 255."
+        )
 
 
 def _at_least_float32(x0: Tensor) -> Tensor:

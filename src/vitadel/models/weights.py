@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitadel.core.device import refuse_meta
 from vitadel.core.errors import UsageError, short_reason
 from vitadel.core.files import refuse_special
 
@@ -31,7 +32,7 @@ _HASH = "vitadel.sha256"
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
     """Write one safetensors file; `about` goes into its header, with a hash of all by which damage is detected."""
-    _refuse_meta(tensors)
+    refuse_meta("weights", *tensors.values())
     # copies, because safetensors refuses tensors that share memory
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     try:
@@ -52,7 +53,7 @@ def _hash(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
 
 def weights_sha256(tensors: Mapping[str, Tensor]) -> str:
     """A hash of names and values: equal exactly if the weights are."""
-    _refuse_meta(tensors)
+    refuse_meta("weights", *tensors.values())
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
@@ -115,11 +116,6 @@ def _refusing(path: Path, kind: str) -> Iterator[None]:
         ) from error
     except Exception as error:  # damaged files can raise anything, and may name tensors that torch cannot make
         raise UsageError(f"{path} is truncated or not {kind} ({short_reason(error)}). Use an intact file.") from error
-
-
-def _refuse_meta(tensors: Mapping[str, Tensor]) -> None:
-    if any(tensor.is_meta for tensor in tensors.values()):
-        raise UsageError("the weights are on the meta device and have no values. Make them outside of it.")
 
 
 def _weights_in(content: object, depth: int = 0) -> dict[str, Tensor]:

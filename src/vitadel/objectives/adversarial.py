@@ -14,13 +14,14 @@ from vitadel.objectives.base import (
     Examples,
     LossOutput,
     Objective,
+    ScheduleUnit,
     Smoothing,
+    TrainingTime,
     batch_accuracy,
     hard_labels,
     soft_targets,
     unwrapped,
 )
-from vitadel.objectives.schedule import ScheduleUnit, TrainingTime
 from vitadel.threats import Threat, with_eps
 
 WarmUp = Annotated[float, Range(ge=0, le=1, hint="It is a share of training, such as 10/110 for 10 of 110 epochs.")]

@@ -40,8 +40,7 @@ from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.models import Taps, family_of
 from vitadel.models.taps import Edit
 from vitadel.objectives.adversarial import AdversarialObjective
-from vitadel.objectives.base import Examples, Objective, WrappedObjective, unwrapped
-from vitadel.objectives.schedule import TrainingTime
+from vitadel.objectives.base import Examples, Objective, TrainingTime, WrappedObjective, unwrapped
 from vitadel.objectives.tora import TORATraining
 
 # streams of the seed of an update, and of the random start of its attack

@@ -37,17 +37,25 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from vitadel.attacks import Scaling
 from vitadel.attacks.attention_scaling.factor_search import Factors, maximize_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
+from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.core.rng import fold_seed
 from vitadel.models import Model, attention_scales
-from vitadel.objectives.base import Examples, LossOutput, Objective, WrappedObjective, hard_labels, unwrapped
-from vitadel.objectives.schedule import TrainingTime
+from vitadel.objectives.base import (
+    Examples,
+    LossOutput,
+    Objective,
+    TrainingTime,
+    WrappedObjective,
+    hard_labels,
+    unwrapped,
+)
 
 _NOT_PREPARED = "the trainer calls `prepare_model` first"
 
@@ -206,11 +214,11 @@ class _FactorSearch(Objective):
     def _candidate(self, model: Model, images: _SearchImages) -> Tensor:
         """[2 + M]: score, distance and factors of the best candidate of the batch, the same for all ranks."""
         # a candidate that is measured from the one before it cannot be searched in parallel
-        rank, world_size = (0, 1) if self._drifts else _rank_and_world()
+        ranks = Ranks() if self._drifts else Ranks.current()
         size, device = self.scaling.batch_size, images.x.device
         reference = _factors(model.net, self.buffer)
         candidates = [self._row(-math.inf, replace(reference, objective=0.0), device)]
-        for begin in range(rank * size, len(images.x), world_size * size):
+        for begin in range(ranks.rank * size, len(images.x), ranks.world_size * size):
             part = slice(begin, begin + size)
             x, y = images.x[part], hard_labels(images.y[part])
             # by the first image, so that a batch in parts has the same starts
@@ -222,7 +230,7 @@ class _FactorSearch(Objective):
                 score = float(begin) if self.scaling.keep == "last" else best.objective
                 candidates.append(self._row(score, best, device))
                 reference = best
-        return _best(_gathered(_best(torch.stack(candidates))))
+        return _best(Ranks.current().gather(_best(torch.stack(candidates))))
 
     @property
     def _drifts(self) -> bool:
@@ -266,23 +274,8 @@ def _without_factors(buffers: Sequence[Tensor]) -> Iterator[None]:
             factors.copy_(value)
 
 
-def _rank_and_world() -> tuple[int, int]:
-    if not distributed.is_initialized():
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
-
-
-def _gathered(value: Tensor) -> Tensor:
-    """The tensors of all ranks, stacked."""
-    _, world_size = _rank_and_world()
-    if world_size == 1:
-        return value[None]
-    every = [torch.empty_like(value) for _ in range(world_size)]
-    distributed.all_gather(every, value.contiguous())
-    return torch.stack(every)
-
-
 def _of_all_ranks(images: _SearchImages) -> _SearchImages:
-    """The whole batch in the order of one process; every rank holds every world-th image of it."""
-    x, y, index_B = (_gathered(part).transpose(0, 1).flatten(0, 1) for part in (images.x, images.y, images.index_B))
+    """The whole batch in the order of one process; every rank holds every `world_size`-th image of it."""
+    tensors = [Ranks.current().gather(local) for local in (images.x, images.y, images.index_B)]
+    x, y, index_B = (gathered.transpose(0, 1).flatten(0, 1) for gathered in tensors)
     return _SearchImages(x, y, x, images.seed, index_B)

@@ -1,18 +1,18 @@
 """AWP: the loss at adversarially perturbed weights."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import nn
 
+from vitadel.core.buffers import restored_buffers
+from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.objectives.attention_scaling import AttentionScaling
-from vitadel.objectives.base import Examples, LossOutput, Objective, WrappedObjective, unwrapped
-from vitadel.objectives.schedule import TrainingTime
+from vitadel.objectives.base import Examples, LossOutput, Objective, TrainingTime, WrappedObjective, unwrapped
 
 _TINY = 1e-20
 
@@ -74,7 +74,8 @@ class AWP(WrappedObjective):
 
 def _perturb_weights(model: nn.Module, loss: Callable[[nn.Module], LossOutput], gamma: float) -> Callable[[], None]:
     """Move the weights along the gradient of the loss; returns what restores them."""
-    with _same_buffers(model):
+    # running statistics count the batch once, at the perturbed weights
+    with restored_buffers(model):
         output = loss(model)
         # after the loss, which may exclude some of the weights
         weights = [
@@ -86,7 +87,9 @@ def _perturb_weights(model: nn.Module, loss: Callable[[nn.Module], LossOutput], 
             grads = torch.autograd.grad(output.loss, weights, allow_unused=True)
         finally:
             output.undo()
-    shared = [None if grad is None else _mean_over_ranks(grad) for grad in grads]
+    # the same on all processes, as one process with the whole batch would have it
+    ranks = Ranks.current()
+    shared = [None if grad is None else ranks.mean(grad) for grad in grads]
     before = [weight.detach().clone() for weight in weights]
     with torch.no_grad():
         for weight, grad in zip(weights, shared, strict=True):
@@ -101,24 +104,3 @@ def _perturb_weights(model: nn.Module, loss: Callable[[nn.Module], LossOutput], 
             weight.copy_(old)
 
     return restore
-
-
-def _mean_over_ranks(grad: Tensor) -> Tensor:
-    """The same on all processes, as one process with the whole batch would have it."""
-    if not distributed.is_initialized():
-        return grad
-    grad = grad.contiguous()
-    distributed.all_reduce(grad)
-    return grad / distributed.get_world_size()
-
-
-@contextmanager
-def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Restores running statistics: the batch is counted once, at the perturbed weights."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, old in before:
-                buffer.copy_(old)

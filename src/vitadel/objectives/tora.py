@@ -38,8 +38,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range
 from vitadel.models import AdaptedViT
 from vitadel.objectives.adversarial import AdversarialObjective
-from vitadel.objectives.base import Examples, LossOutput, Objective, batch_accuracy, unwrapped
-from vitadel.objectives.schedule import TrainingTime
+from vitadel.objectives.base import Examples, LossOutput, Objective, TrainingTime, batch_accuracy, unwrapped
 
 # which adapter trains in phase 1, in this order
 _TURNS = ("rob", "acc")

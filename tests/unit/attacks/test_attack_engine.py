@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks import APGD, FAB, GAMA, PGD, Engine, IterativeAttack, Query, Square, State, StepContext
-from vitadel.attacks.engine.batching import ContinuousBatch, even_interval
-from vitadel.attacks.engine.queue import ImageResult, WorkQueue
+from vitadel.attacks.engine.batching import ContinuousBatch, ImageResult, WorkQueue, even_interval
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams

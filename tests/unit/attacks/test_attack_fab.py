@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitadel.attacks import FAB, Engine, StepContext
-from vitadel.attacks.engine.queue import ImageResult, WorkQueue
+from vitadel.attacks.engine.batching import ImageResult, WorkQueue
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams

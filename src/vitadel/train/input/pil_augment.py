@@ -1,22 +1,19 @@
 """PIL augmentation: on files at their full size, and RandAugment, which works on Pillow's images."""
 
-import random
 import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Probability, Range, check_number, check_ranges, check_seed
-from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.core.rng import RandomStreams, fold_seed, seeded_generators
 from vitadel.data import Interpolation, Split
 from vitadel.train.input.augment import Erase, Jitter, Pair, check_order
 from vitadel.train.input.sampler import BatchIndex
@@ -69,7 +66,7 @@ class PILAugment:
         """uint8 [3, H, W] of one image before erasing; the same for the same seed, whatever was drawn before."""
         check_seed(seed)
         picture = split.pixels.original(row) if self.resized_crop else split.pixels.finished(row)
-        with _seeded(seed):
+        with seeded_generators(seed):  # which timm and torchvision draw from
             return _transform(self, *split.pixels.image_size)(picture)
 
     def erased(self, pixels: Tensor, seed_B: Tensor) -> Tensor:
@@ -187,19 +184,3 @@ def posterized(picture: Any, bits: int, **options: object) -> Any:
     if bits < 1:
         return picture.point([0] * 256 * len(picture.getbands()))
     return posterize(picture, bits, **options)
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """The three global generators that timm and torchvision draw from, seeded inside the block, restored after it."""
-    ours, theirs, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    # not torch.manual_seed: until CUDA starts, that puts another entry on its list of things to do
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(ours)
-        np.random.set_state(theirs)
-        torch.set_rng_state(torchs)
