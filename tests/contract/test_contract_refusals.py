@@ -34,7 +34,7 @@ def labels(*numbers: int) -> Goal:
         (torch.where(torch.arange(7) == 3, torch.nan, gray()), r"pixels in \[0, 1\], got \[nan, nan\]"),
         (gray().to(torch.uint8), r"a batch of float images, got torch.uint8 of shape \[2, 3, 5, 7\]"),
         (gray()[:, 0, 0, 0], r"a batch of float images, got torch.float32 of shape \[2\]"),
-        (gray(0), r"at least one image, got an empty batch. Check what the images were chosen by."),
+        (gray(0), r"at least one image, got an empty batch. Check how the images were chosen."),
     ],
     ids=["255", "negative", "nan", "integers", "vector", "empty"],
 )

@@ -7,7 +7,7 @@ Example:
 
 from vitadel.attacks.apgd import APGD
 from vitadel.attacks.attention_scaling.attack import AAS
-from vitadel.attacks.attention_scaling.factor_search import SCALINGS, Factors, Scaling
+from vitadel.attacks.attention_scaling.config import SCALINGS, Factors, Scaling
 from vitadel.attacks.autoattack import AutoAttack, AutoAttackPlus, AutoAttackRand
 from vitadel.attacks.base import Attack, NamedAttack
 from vitadel.attacks.engine.engine import Engine

@@ -59,7 +59,7 @@ VERSIONS: dict[str, Callable[[Threat], tuple[NamedAttack, ...]]] = {"standard": 
 
 @dataclass(frozen=True, slots=True)
 class AutoAttack(Attack):
-    """AutoAttack, standard version: each attack runs on the images that remain robust after the ones before.
+    """AutoAttack, standard version: each attack runs on the images that remain robust after the previous ones.
 
     Called like any attack it works on one batch; `vitadel.robustness` runs it on a whole data set. Differences from the
     authors' code are those of its attacks; random numbers belong to images, not to batches.

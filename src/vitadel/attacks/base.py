@@ -23,7 +23,7 @@ from vitadel.goals import Goal, Labels, Target, as_goal
 from vitadel.losses import Loss, cross_entropy, kl_divergence
 from vitadel.threats import Threat, as_threat, suggested_threat
 
-# settings of other libraries and ours; a threat holds eps and the norm, a goal the target
+# settings of other libraries: those that a threat or a goal holds here, and those that have another name here
 _ELSEWHERE = {"eps", "norm", "epsilon", "epsilons", "device", "targeted", "y_target"}
 _OUR_NAMES = {
     "alpha": "step_size",
@@ -35,7 +35,7 @@ _OUR_NAMES = {
     "n_target_classes": "targets",
 } | dict.fromkeys(("n_iter", "num_steps", "nb_iter", "iters", "max_iter", "iterations"), "steps")
 
-# settings of other libraries that no attack here has, and what to do instead
+# settings of other libraries that no attack has here, and what to write instead
 _BY_GOAL = 'A goal holds it. Write {name}()(model, x, vd.goals.{goal}, "linf:8/255").'
 _PUBLISHED = "It is fixed to the published value. Leave it out."
 _ADVICE = {
@@ -48,9 +48,9 @@ _ADVICE = {
 
 
 class Attack(ABC):
-    """A search for adversarial images; it holds settings but no model, and leaves no trace on a model.
+    """A search for adversarial images; it holds settings but no model, and restores everything it changes on a model.
 
-    Call it for a judged `AttackResult`; in a training loop of your own, `craft` returns the images alone.
+    Call it to get a judged `AttackResult`; in a training loop of your own, `craft` returns the images alone.
 
     Example:
         >>> attack = PGD(steps=20)
@@ -69,11 +69,11 @@ class Attack(ABC):
 
     @property
     def has_own_objective(self) -> bool:
-        """Whether the attack has an objective of its own, so that no loss and no target can be chosen."""
+        """Whether the attack has its own objective, so that neither a loss nor a target can be chosen."""
         return False
 
     def __new__(cls, *args: object, **settings: object) -> Self:
-        """Refuse the constructor calls of other attack libraries, with the line to write instead."""
+        """Refuse arguments of other attack libraries; the error has the line to write instead."""
         known = [one.name for one in fields(cls) if one.init] if is_dataclass(cls) else list(settings)
         holds_model = bool(args) and callable(args[0]) and not isinstance(args[0], Attack)
         foreign = sorted(set(settings) - set(known))
@@ -87,7 +87,7 @@ class Attack(ABC):
 
     @abstractmethod
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
-        """The best candidate per image; it need not be projected, the caller does that and judges it.
+        """The best candidate per image; the caller projects and judges it.
 
         Args:
             model: Call it for logits, or its `gradient` for the gradient of the goal's objective.
@@ -98,7 +98,7 @@ class Attack(ABC):
         """
 
     def model_flags(self, model: Model) -> tuple[Flag, ...]:
-        """Flags for what this attack does differently on such a model."""
+        """Flags for what this attack does differently on this model."""
         return ()
 
     @final
@@ -114,8 +114,8 @@ class Attack(ABC):
     ) -> AttackResult:
         """Attack a batch of images.
 
-        The model is judged in its own precision and its logits are compared in float32 or float64. Nothing of the
-        caller's changes: training modes, gradients, hooks, random state, `x`.
+        Success is judged by the unmodified model in the precision of its weights; logits are compared in float32, or in
+        float64 if model and `x` are. Training modes, gradients, hooks, random state and `x` are as before.
 
         Args:
             model: Takes [B, C, H, W] pixels in [0, 1] and returns logits [B, K].
@@ -123,11 +123,11 @@ class Attack(ABC):
             y: [B] labels for an untargeted attack, or a goal such as `Targeted(classes)` or `Untargeted(y, margin)`.
             threat: A threat, or a text such as "linf:8/255".
             seed: Seed of the random numbers, an int in [-2**63, 2**63 - 1].
-            index_B: The images' indices in their data set, by default 0, 1, ...: random numbers depend on these and on
-                the seed, not on the batch.
+            index_B: The images' indices in their data set, by default 0, 1, ...; random numbers depend on these and the
+                seed, not on the batch.
 
         Returns:
-            The adversarial images, whether they succeed, and the cost.
+            The adversarial images, whether they are successful, and the cost.
 
         Raises:
             UsageError: If pixels are not in [0, 1], labels do not fit, or the model returns NaN or no logits.
@@ -139,10 +139,10 @@ class Attack(ABC):
         oracle = CountingOracle(model, _highest_class(goal, len(x)))
         with isolated(model, seed, x.device):
             x0 = _at_least_float32(x.clone() if x.is_inference() else x.detach())
-            if goal.classes.is_inference():  # made by a caller in inference mode, and of no use in a gradient
+            if goal.classes.is_inference():  # made in inference mode, autograd cannot use it
                 goal = goal.at(torch.arange(len(x0), device=x0.device))
             x_adv = self._candidate(oracle, x0, goal, threat, seed, index_B)
-            # a search may run in half precision, a success counts only in full
+            # a search may run under autocast, the judge does not
             with torch.no_grad(), torch.autocast(x0.device.type, enabled=False):
                 z_BK = oracle(x_adv)
         _check_finite(oracle.nonfinite_gradients(), x_adv, z_BK)
@@ -158,7 +158,7 @@ class Attack(ABC):
     def craft(
         self, model: Model, x0: Tensor, goal: Goal, threat: Threat, *, seed: int, index_B: Tensor | None = None
     ) -> Tensor:
-        """The adversarial images alone, without checks and judging: for training, where every forward pass counts.
+        """The adversarial images alone, without checks and judging, which saves forward passes in training.
 
         Args:
             model: Takes [B, C, H, W] pixels in [0, 1] and returns logits [B, K].
@@ -273,7 +273,7 @@ def check_images(x: Tensor) -> None:
 
 
 def _at_least_float32(x0: Tensor) -> Tensor:
-    """Half precision has too few bits for the boundary of a ball."""
+    """Half precision cannot represent the boundary of a small ball."""
     return x0.float() if x0.dtype in (torch.float16, torch.bfloat16) else x0
 
 
@@ -293,7 +293,7 @@ def _highest_class(goal: Goal, images: int) -> int:
 
 def _check_finite(nonfinite_gradients: int, x: Tensor, z_BK: Tensor) -> None:
     bad = int((~z_BK.isfinite()).any(1).sum())
-    # a step along such a gradient leads nowhere, and the attack would report the image as robust
+    # with such gradients the attack would fail and report the image as robust
     if nonfinite_gradients or (not bad and not bool(x.isfinite().all())):
         raise UsageError("the attack met NaN or infinite gradients. Check the model's backward pass on these images.")
     if bad:

@@ -40,7 +40,7 @@ def eval_without_weight_gradients(model: object) -> Iterator[None]:
 
 @contextmanager
 def isolated(model: object, seed: int, device: torch.device) -> Iterator[None]:
-    """Context manager: inside, the model is frozen and random generators start from `seed`; all are restored after.
+    """Context manager: inside, the model is frozen and random generators start from `seed`; both are restored after.
 
     The generators are torch's on the CPU and on `device`, Python's `random` and numpy's global one.
     """

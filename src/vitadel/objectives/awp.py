@@ -23,17 +23,17 @@ class AWP(WrappedObjective):
 
     .. math:: v = \gamma \lVert w \rVert \, g / \lVert g \rVert
 
-    The loss is taken at :math:`w + v`, per weight matrix, with :math:`g` its gradient on the same examples; what is
-    updated is :math:`w`. Only tensors named ``weight`` with two dimensions or more are perturbed: norms, biases, class
-    token and position embeddings are not. The attack runs once, and running statistics count the batch once.
+    The loss is evaluated at :math:`w + v`, per weight matrix, with :math:`g` its gradient on the same examples; the
+    update is applied to :math:`w`. Only tensors named ``weight`` with two dimensions or more are perturbed: norms,
+    biases, class token and position embeddings are not. The attack runs once, and running statistics are updated once.
 
     The authors' code restores :math:`w` after the optimizer's update, this one before it: the two differ by the weight
     decay of :math:`v`, a part in a million.
 
     Args:
-        inner: The objective whose loss is taken.
+        inner: The objective whose loss is evaluated.
         gamma: The size of the perturbation relative to the weights.
-        start: The epoch from which on weights are perturbed.
+        start: The first epoch in which weights are perturbed.
     """
 
     inner: Objective
@@ -73,11 +73,11 @@ class AWP(WrappedObjective):
 
 
 def _perturb_weights(model: nn.Module, loss: Callable[[nn.Module], LossOutput], gamma: float) -> Callable[[], None]:
-    """Move the weights along the gradient of the loss; returns what restores them."""
+    """Move the weights along the gradient of the loss; returns a function that restores them."""
     # running statistics count the batch once, at the perturbed weights
     with restored_buffers(model):
         output = loss(model)
-        # after the loss, which may exclude some of the weights
+        # computed after the loss, which may freeze some of the weights
         weights = [
             parameter
             for name, parameter in model.named_parameters()
@@ -95,7 +95,7 @@ def _perturb_weights(model: nn.Module, loss: Callable[[nn.Module], LossOutput], 
         for weight, grad in zip(weights, shared, strict=True):
             if grad is not None:
                 weight.add_(grad * (gamma * weight.norm() / (grad.norm() + _TINY)))
-    # autocast caches the weights it has rounded, and would use those from before the perturbation
+    # autocast has cached rounded copies of the weights before the perturbation
     torch.clear_autocast_cache()
 
     @torch.no_grad()

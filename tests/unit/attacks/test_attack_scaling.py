@@ -282,7 +282,7 @@ def test_compiled_models_without_taps_are_refused() -> None:
         ({"blocks": 0}, "blocks must be at least 1"),
         ({"low": 1.0}, "0 < low < high"),
         ({"grid": (0.1, 0.0)}, r"Scaling.grid\[1\] must be positive, got 0.0"),
-        ({"space": "linear"}, "counts in magnitudes"),
+        ({"space": "linear"}, "is log-spaced"),
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, object], words: str) -> None:

@@ -381,7 +381,7 @@ def test_a_refused_pickle_names_its_global_without_advice(tmp_path: Path, zipped
     with pytest.raises(UsageError) as refused:
         load(f"timm:test_vit@{tmp_path / 'w.pth'}")
     assert str(refused.value) == (
-        f"{tmp_path / 'w.pth'} holds more than weights, and only weights are read (it asks for {os.name}.mkdir). "
+        f"{tmp_path / 'w.pth'} holds more than weights, and only weights are read (it references {os.name}.mkdir). "
         "Re-save its state dict alone: torch.save(model.state_dict(), ...)."
     )
     assert not (tmp_path / "executed").exists()

@@ -13,7 +13,7 @@ from vitadel.core.flags import Flag
 
 
 class AttentionTaps(Protocol):
-    """The named points of a model, as far as attention scaling needs them."""
+    """The taps of a model that attention scaling needs."""
 
     def attentions(self) -> list[str]:
         """The names of the attention layers, in the order of the factors of `scale`."""
@@ -31,14 +31,14 @@ class HasTaps(Protocol):
 
     @property
     def taps(self) -> AttentionTaps:
-        """Its named points."""
+        """Its taps."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits."""
 
 
 class RescaledModel(nn.Module):
-    """`softmax(s q k' / sqrt(d))` in every attention, one factor s for each, and the logits times `logits`.
+    """`softmax(s q k' / sqrt(d))` in every attention layer, with one factor s for each, and the logits times `logits`.
 
     An attack may use its gradients, but an adversarial example counts only on the original model.
 
