@@ -31,8 +31,7 @@ class SavedBuffers:
             for name, buffer in module._buffers.items():
                 if buffer is not None:
                     saved.owners.append((module, name, buffer))
-                    small = most_bytes is None or buffer.nbytes <= most_bytes
-                    if id(buffer) not in saved.copies and small and _can_be_copied(buffer):
+                    if id(buffer) not in saved.copies and _can_be_copied(buffer, most_bytes):
                         saved.copies[id(buffer)] = buffer, buffer.detach().clone()
         return saved
 
@@ -71,8 +70,10 @@ def restored_buffers(model: nn.Module) -> Iterator[None]:
         saved.restore()
 
 
-def _can_be_copied(buffer: Tensor) -> bool:
+def _can_be_copied(buffer: Tensor, most_bytes: int | None) -> bool:
     if buffer.layout is not torch.strided or buffer.is_meta or buffer.is_quantized or buffer.is_inference():
+        return False
+    if most_bytes is not None and buffer.nbytes > most_bytes:
         return False
     return all(step or size < 2 for step, size in zip(buffer.stride(), buffer.shape, strict=True))  # not expanded
 
