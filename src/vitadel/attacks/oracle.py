@@ -1,4 +1,4 @@
-"""The model as an attack sees it: logits and input gradients, counted.
+"""The interface of attacks to a model: logits and input gradients, counted.
 
 Shape letters: B images, K classes.
 """

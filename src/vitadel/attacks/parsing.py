@@ -96,7 +96,7 @@ def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | No
     about_goal = ("loss", "target") if goal_settings and not issubclass(kind, AutoAttack) else ()
     if (wanted := [key for key, _ in settings if key in ("loss", "target")]) and not goal_settings:
         raise UsageError(
-            f"{text!r} holds settings alone, and a goal holds the {wanted[0]}. Leave it out, and attack with "
+            f"{text!r} is for settings only, and a goal holds the {wanted[0]}. Leave it out, and attack with "
             "vd.goals.Untargeted(y, loss) or vd.goals.Targeted(classes)."
         )
     goal = {key: str(value) for key, value in settings if key in about_goal}

@@ -21,7 +21,7 @@ class AttackResult:
         backwards: Backward passes, counted in images.
         seconds: Duration of the call.
         zero_gradients: Backward passes whose input gradient was exactly zero.
-        flags: Reasons why the result may be unreliable, for this batch alone.
+        flags: Reasons why the result of this batch may be unreliable.
 
     Example:
         >>> result = PGD(steps=10)(model, x, y, "linf:8/255")

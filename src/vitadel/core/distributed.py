@@ -74,7 +74,7 @@ class Ranks:
         return torch.stack(values)
 
     def mean(self, value: "torch.Tensor") -> "torch.Tensor":
-        """The mean of the tensors of all processes; all of them have to call this."""
+        """The mean of the tensors of all processes, which may overwrite `value`; all of them have to call this."""
         import torch
 
         if self.world_size == 1:

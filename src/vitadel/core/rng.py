@@ -73,7 +73,7 @@ class RandomStreams:
         return RandomStreams(splitmix64(self.key_B ^ word))
 
     def at(self, rows: Tensor) -> "RandomStreams":
-        """The streams of the images in `rows` alone."""
+        """The streams of the images in `rows` only."""
         return RandomStreams(self.key_B[rows])
 
     def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

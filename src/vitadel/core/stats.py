@@ -241,7 +241,7 @@ def crossed_interval(scores: NDArray[np.float64]) -> tuple[float, float, float]:
 
     Trainings and images are both samples, so both variances of the mean are added, and the degrees of freedom follow
     Welch and Satterthwaite. The interaction of training and image is counted in both variances, so the interval is
-    conservative. With one training the interval is that of images alone.
+    conservative. With one training the interval is over images only.
 
     .. math:: v_S = \frac{\operatorname{var}_s \bar x_{s \cdot}}{S}, \quad
         v_N = \frac{\operatorname{var}_i \bar x_{\cdot i}}{N}, \qquad

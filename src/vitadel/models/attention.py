@@ -58,7 +58,7 @@ class AttentionMode(TorchFunctionMode):
             self.__exit__(None, None, None)
 
     def leave_all(self) -> None:
-        """After an exception that no hook sees, such as Ctrl-C inside an attention module."""
+        """Leave all, after an exception that hooks do not catch, such as Ctrl-C inside an attention module."""
         while self._running:
             self.leave()
 

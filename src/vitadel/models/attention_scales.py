@@ -44,7 +44,7 @@ def set_factors(net: nn.Module, name: str, factors: float | Tensor | Sequence[fl
         )
     if not bool((each_M.isfinite() & (each_M >= 0)).all()):
         raise UsageError(
-            f"attention scaling factors must not be negative, got {each_M.tolist()}. Write 1 for no scaling."
+            f"attention scaling factors must be finite and not negative, got {each_M.tolist()}. Write 1 for no scaling."
         )
     set_buffer(net, name, each_M)
 

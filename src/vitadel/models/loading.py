@@ -266,7 +266,7 @@ def _checkpoint_path(text: str) -> Path:
         return _find(text)
     except OSError as error:  # a folder that may not be entered, or a name that is too long
         raise UsageError(
-            f"cannot look at {error.filename}: {error.strerror}. Make it and its folders readable, or name another."
+            f"cannot access {error.filename}: {error.strerror}. Make it and its folders readable, or name another."
         ) from error
 
 

@@ -48,7 +48,7 @@ class Model(nn.Module):
         self.register_buffer("mean", torch.tensor(normalization.mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(normalization.std).view(1, -1, 1, 1), persistent=False)
         self.taps = Taps(self, net)
-        self.training = net.training  # nn.Module starts in training mode, whatever it contains
+        self.training = net.training  # nn.Module starts in training mode
 
     def __repr__(self) -> str:
         known = [one.numel() for one in self.net.parameters() if not isinstance(one, UninitializedParameter)]

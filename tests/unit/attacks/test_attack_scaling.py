@@ -261,7 +261,7 @@ def test_models_without_scalable_attention_are_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_refused(dtype: torch.dtype) -> None:
     x, y = images(2)
-    with pytest.raises(UsageError, match=r"holds torch.b?float16 weights. Call model.float\(\) first"):
+    with pytest.raises(UsageError, match=r"has torch.b?float16 weights. Call model.float\(\) first"):
         maximize_factors(network().to(dtype), x, y, Scaling())
 
 

@@ -152,8 +152,8 @@ def test_a_file_with_the_factors_of_another_depth_is_refused(tmp_path: Path) -> 
     ("factors", "message"),
     [
         ([1.0], "this network has 2 attention layers, got 1 factors. Give one, or one each"),
-        ([1.0, -0.5], r"must not be negative, got \[1.0, -0.5\]"),
-        ([1.0, float("nan")], "must not be negative"),
+        ([1.0, -0.5], r"must be finite and not negative, got \[1.0, -0.5\]"),
+        ([1.0, float("nan")], "must be finite and not negative"),
     ],
 )
 def test_invalid_factors_are_refused(factors: list[float], message: str) -> None:

@@ -284,7 +284,7 @@ def test_the_last_checkpoint_does_not_replace_the_best(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_too_long_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot look at .*: File name too long"):
+    with pytest.raises(UsageError, match="cannot access .*: File name too long"):
         load(tmp_path / ("x" * 300))
 
 
@@ -294,9 +294,7 @@ def test_an_inaccessible_run_folder_is_named(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "exists", locked)
     for name in (tmp_path, tmp_path / "checkpoints" / "best.safetensors"):
-        with pytest.raises(
-            UsageError, match=r"cannot look at .*best\.safetensors: Permission denied\. Make it and its"
-        ):
+        with pytest.raises(UsageError, match=r"cannot access .*best\.safetensors: Permission denied\. Make it and its"):
             load(name)
 
 

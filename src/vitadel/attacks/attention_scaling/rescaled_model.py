@@ -87,7 +87,7 @@ def require_taps(model: object) -> HasTaps:
     half = {torch.float16, torch.bfloat16}
     if dtype := next((weight.dtype for weight in model.parameters() if weight.dtype in half), None):
         raise UsageError(
-            f"attention scaling is about what float32 can tell apart, and this model holds {dtype} weights. "
+            f"attention scaling needs the resolution of float32, and this model has {dtype} weights. "
             "Call model.float() first."
         )
     return model
