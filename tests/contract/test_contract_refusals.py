@@ -195,7 +195,7 @@ def test_gradient_free_attacks_do_not_check_gradients(threat: Threat) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Linf(8), r"Linf.eps must lie in \(0, 1\], got 8. Pixels live in \[0, 1\]: write 8/255, not 8"),
+        (lambda: Linf(8), r"Linf.eps must lie in \(0, 1\], got 8. Pixels lie in \[0, 1\]: write 8/255, not 8"),
         (lambda: Linf(0), r"Linf.eps must lie in \(0, 1\], got 0"),
         (lambda: Linf(float("nan")), r"Linf.eps must be a finite number and lie in \(0, 1\], got nan"),
         (lambda: L2(0), r"L2.eps must be positive, got 0. Write for example 0.5 or 128/255"),
