@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitadel.analyze.study import map_chunks
+from vitadel.analyze.base import map_chunks
 from vitadel.attacks.isolation import eval_without_weight_gradients
 from vitadel.core.oom import in_batches
 from vitadel.evaluate.context import Context

@@ -9,19 +9,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitadel.analyze.masking_figures import masking_exhibits
 from vitadel.analyze.masking_measurements import Measurements
-from vitadel.analyze.study import study
 from vitadel.attacks import PGD, Scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Positive, Range, check_ranges
-from vitadel.core.progress import ProgressCallback, silent
 from vitadel.evaluate.context import Context
 from vitadel.models import Model
 from vitadel.runs.schema import StudyRecord
-from vitadel.threats import Threat
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +83,6 @@ class Masking:
         )
         exhibits = masking_exhibits(measured, threat)
         return StudyRecord("masking", self.title, summary, exhibits, measured.numbers())
-
-
-def masking(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    threat: Threat | str = "linf:8/255",
-    settings: Masking | None = None,
-    *,
-    seed: int = 0,
-    batch_size: int | None = None,
-    progress: ProgressCallback = silent,
-) -> dict[str, object]:
-    """The study of gradient masking on images in memory; `result["verdict"]["answer"]` is its verdict.
-
-    Example:
-        >>> masking(model, x, y, "linf:8/255")["verdict"]["answer"]
-    """
-    return study(model, x, y, settings or Masking(), threat=threat, seed=seed, batch_size=batch_size, progress=progress)
 
 
 def _with_attention(model: nn.Module) -> Model:

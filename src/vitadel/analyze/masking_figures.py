@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitadel.analyze.attention_gaps import EDGES, LINES
-from vitadel.analyze.masking_measurements import Measured
+from vitadel.analyze.masking_measurements import MaskingResults
 from vitadel.runs.exhibits import Cell, Exhibit, Histogram, Histograms, Line, Lines, Table
 from vitadel.threats import Threat, bounds_each_pixel
 
@@ -12,7 +12,7 @@ _MERGED = 4  # bins of the counts in a bin of the drawing, five of which are a d
 _FORMATS = ("fp16", "fp16", "fp32", "fp32")  # of LINES
 
 
-def masking_exhibits(measured: Measured, threat: Threat) -> list[Exhibit]:
+def masking_exhibits(measured: MaskingResults, threat: Threat) -> list[Exhibit]:
     """The evidence, gaps as histograms, accuracy against radius, steps and rescaled attentions, and all in numbers."""
     return [
         _evidence(measured),
@@ -26,7 +26,7 @@ def masking_exhibits(measured: Measured, threat: Threat) -> list[Exhibit]:
     ]
 
 
-def _evidence(measured: Measured) -> Table:
+def _evidence(measured: MaskingResults) -> Table:
     return Table(
         "Evidence",
         "What each test points to. The verdict rests on the tests that compare attacks; the others support it.",
@@ -35,7 +35,7 @@ def _evidence(measured: Measured) -> Table:
     )
 
 
-def _histograms(measured: Measured) -> Histograms:
+def _histograms(measured: MaskingResults) -> Histograms:
     return Histograms(
         "Gap between the two largest scores of a row",
         "Per attention the share of rows by the gap between their two largest pre-softmax scores, five bins per "
@@ -62,7 +62,7 @@ def _shares(gaps: Mapping[str, Any]) -> list[float]:
     return [sum(inside[i : i + _MERGED]) / max(1, gaps["rows"]) for i in range(0, len(inside), _MERGED)]
 
 
-def _radii(measured: Measured, threat: Threat) -> Lines:
+def _radii(measured: MaskingResults, threat: Threat) -> Lines:
     per_pixel = bounds_each_pixel(threat)
     x = [0.0, *(point.eps * (255 if per_pixel else 1) for point in measured.eps)]
     return Lines(
@@ -76,7 +76,7 @@ def _radii(measured: Measured, threat: Threat) -> Lines:
     )
 
 
-def _steps(measured: Measured) -> Lines:
+def _steps(measured: MaskingResults) -> Lines:
     steps, aas = [point.steps for point in measured.iterations], [point.aas for point in measured.iterations]
     return Lines(
         "Accuracy and steps",
@@ -92,7 +92,7 @@ def _steps(measured: Measured) -> Lines:
     )
 
 
-def _blocks(measured: Measured) -> Lines:
+def _blocks(measured: MaskingResults) -> Lines:
     blocks = [point.blocks for point in measured.blocks]
     return Lines(
         "Accuracy and rescaled attentions",
@@ -119,7 +119,7 @@ def _blocks(measured: Measured) -> Lines:
     )
 
 
-def _attacks(measured: Measured) -> Table:
+def _attacks(measured: MaskingResults) -> Table:
     rows: list[list[Cell]] = []
     for one in measured.attacks:
         share = (None, None, None) if one.share is None else (one.share.accuracy, one.share.low, one.share.high)
@@ -134,7 +134,7 @@ def _attacks(measured: Measured) -> Table:
     )
 
 
-def _gradients(measured: Measured) -> Table:
+def _gradients(measured: MaskingResults) -> Table:
     return Table(
         "Input gradients that are exactly zero",
         f"Share of {measured.n} images, with Wilson's 95% interval: at the images and at a random point of the threat.",
@@ -143,7 +143,7 @@ def _gradients(measured: Measured) -> Table:
     )
 
 
-def _gaps(measured: Measured) -> Table:
+def _gaps(measured: MaskingResults) -> Table:
     rows: Sequence[Sequence[Cell]] = [
         [
             one["name"],

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from vitadel.analyze import attacked_images
 from vitadel.analyze.attacked_images import Sign, Stretch
-from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.study import run_study, tensor_context
+from vitadel.analyze.base import run_study, tensor_context
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
@@ -33,6 +32,7 @@ from vitadel.models import Model, load, weights_sha256
 from vitadel.runs import describe
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Picture, Pictures, Table
 from vitadel.runs.schema import StudyRecord
+from vitadel.runs.typed_json import tensor_from_json, tensor_to_json
 from vitadel.threats import Threat
 
 _TOP = 5
@@ -196,7 +196,7 @@ class _WithClassifiers:
                 }
                 predictions.append(z_BK.argmax(1))
             shown = [
-                packed(image) if index < settings.images else None
+                tensor_to_json(image) if index < settings.images else None
                 for index, image in zip(batch.index.tolist(), pixels, strict=True)
             ]
             return {**columns, "predictions": torch.stack(predictions, 1), "shown": shown}
@@ -223,7 +223,7 @@ class _WithClassifiers:
         cells, names = [], list(self.classifiers)
         for index, (image, label) in enumerate(zip(x, labels, strict=True)):
             predicted = rows["predictions"][index][0]
-            pixels = unpacked(rows["shown"][index]).float() / 255
+            pixels = tensor_from_json(rows["shown"][index]).float() / 255
             note = f"predicted {predicted}" + (", right" if predicted == label else "")
             cells.append([Picture.of(image.numpy()), Picture.of(pixels.numpy(), note=note)])
         how = attacked_images.how_stretched(ctx.required_threat, self.settings.stretch, self.settings.sign)

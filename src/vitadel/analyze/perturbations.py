@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from vitadel.analyze import attacked_images, spectrum
 from vitadel.analyze.attacked_images import Sign, Stretch, finite_mean_interval
-from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.patch_grid import alignment, check_patch, expected_rank
 from vitadel.core.numeric import Count, check_ranges
 from vitadel.evaluate.context import Batch, Context
@@ -26,6 +25,7 @@ from vitadel.evaluate.store import TableRows
 from vitadel.models import Model, family_of
 from vitadel.runs.exhibits import Cell, Exhibit, Line, Lines, Picture, Pictures, Table
 from vitadel.runs.schema import StudyRecord
+from vitadel.runs.typed_json import tensor_from_json, tensor_to_json
 from vitadel.threats import Threat
 
 _DETAIL = 64  # pixels of a detail, in pictures that are large enough to need one
@@ -73,7 +73,7 @@ class Perturbations:
         def measure(batch: Batch) -> dict[str, object]:
             result = ctx.attack(attack, batch)
             adversarial = [
-                packed(x_adv) if index < self.images else None
+                tensor_to_json(x_adv) if index < self.images else None
                 for index, x_adv in zip(batch.index.tolist(), result.x_adv, strict=True)
             ]
             measured = _measured((result.x_adv - batch.x).cpu(), batch.x.cpu(), patch)
@@ -85,7 +85,7 @@ class Perturbations:
         rows, patch, threat = ctx.table("perturbations"), self._patch(ctx.model), ctx.required_threat
         shown = torch.arange(min(self.images, len(rows)))
         x = ctx.images.images(shown).cpu()
-        adversarial = torch.stack([unpacked(one) for one in rows["adversarial"][: len(shown)]])
+        adversarial = torch.stack([tensor_from_json(one) for one in rows["adversarial"][: len(shown)]])
         exhibits: list[Exhibit] = [
             self._pictures(x, adversarial, ctx.images.labels[shown].tolist(), threat, patch),
             _curve(rows, x.shape[-2:]),

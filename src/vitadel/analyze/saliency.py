@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from vitadel.analyze import attacked_images
 from vitadel.analyze.attacked_images import finite_mean_interval
-from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.saliency_maps import Method, SaliencyMaps, check_layer, offered
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
@@ -27,6 +26,7 @@ from vitadel.evaluate.images import Images, thumbnail
 from vitadel.evaluate.store import TableRows
 from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Picture, Pictures, Scale, Table
 from vitadel.runs.schema import StudyRecord
+from vitadel.runs.typed_json import tensor_from_json, tensor_to_json
 from vitadel.threats import Threat
 
 _BATCH = 16
@@ -85,8 +85,12 @@ class Saliency:
                 maps["attacked"][Method.EIGENCAM] = with_matching_sign(*cams)
             shown = [
                 {
-                    "attacked": packed((255 * thumbnail(x_adv)).round().byte()),
-                    **{f"{when} {m.value}": packed(maps[when][m][place]) for when in _WHEN for m in maps_of.methods},
+                    "attacked": tensor_to_json((255 * thumbnail(x_adv)).round().byte()),
+                    **{
+                        f"{when} {m.value}": tensor_to_json(maps[when][m][place])
+                        for when in _WHEN
+                        for m in maps_of.methods
+                    },
                 }
                 if index < self.images
                 else None
@@ -131,14 +135,14 @@ class Saliency:
         x, labels = images.images(torch.arange(count)).cpu(), images.labels[:count].tolist()
         cells = []
         for index, shown in enumerate(rows["shown"][:count]):
-            clean, attacked = thumbnail(x[index]), unpacked(shown["attacked"]).float() / 255
+            clean, attacked = thumbnail(x[index]), tensor_from_json(shown["attacked"]).float() / 255
             line = [
                 Picture.of(clean.numpy(), note=f"predicted {rows['prediction clean'][index]}"),
                 Picture.of(attacked.numpy(), note=f"predicted {rows['prediction attacked'][index]}"),
             ]
             for method in maps_of.methods:
                 line += [
-                    Picture.of(below.numpy(), _drawn(unpacked(shown[f"{when} {method.value}"])))
+                    Picture.of(below.numpy(), _drawn(tensor_from_json(shown[f"{when} {method.value}"])))
                     for when, below in (("clean", clean), ("attacked", attacked))
                 ]
             cells.append(line)

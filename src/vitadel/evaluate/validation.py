@@ -10,8 +10,8 @@ from vitadel.attacks import FGSM, Attack, Engine, NamedAttack
 from vitadel.attacks.isolation import eval_without_weight_gradients
 from vitadel.core.oom import in_batches
 from vitadel.data import Split
+from vitadel.evaluate.attack_runner import AttackRunner, fill_attack_table, record_clean_predictions
 from vitadel.evaluate.context import Context
-from vitadel.evaluate.search import AttackRunner, fill_attack_table, record_clean_predictions
 from vitadel.goals import Untargeted
 from vitadel.models import AdaptedViT, Model, with_head
 from vitadel.threats import Threat

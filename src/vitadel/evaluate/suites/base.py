@@ -1,6 +1,6 @@
-"""What a suite is, and the driver that carries one out so that no image is computed twice."""
+"""The protocol of suites, and the functions that run any suite and skip images that have results already."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -8,17 +8,18 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from vitadel.attacks import Scaling
 from vitadel.core.distributed import Ranks
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, accuracy_of
-from vitadel.data import DataSet
-from vitadel.evaluate.context import Context
+from vitadel.data import DataSet, refuse_empty
+from vitadel.evaluate.context import Context, threat_needed, without_caller_modes
 from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.sanity_checks import sanity_flags
-from vitadel.evaluate.store import CachedStore
+from vitadel.evaluate.store import CachedStore, ResultStore
 from vitadel.runs.exhibits import Exhibit
 from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
-from vitadel.threats import Threat
+from vitadel.threats import Threat, check_size
 
 # images on which the model is checked
 _CHECKED = 16
@@ -69,8 +70,74 @@ class Suite(Protocol):
         """The numbers from full tables; one process."""
 
 
+# opens the store of an evaluation by its name
+OpenStore = Callable[[str], ResultStore]
+
+
+@runtime_checkable
+class SuiteWithRadii(Protocol):
+    """A suite that is evaluated at several radii, or on a rescaled model, each with its own store and record."""
+
+    def check_threat(self, model: nn.Module, threat: Threat | None, scaling: Scaling | None) -> list[Threat | None]:
+        """The threats to evaluate within; raises a UsageError if the attacks cannot run within one of them."""
+
+    def evaluate(self, ctx: Context, open_store: OpenStore, scaling: Scaling | None) -> list[SuiteRecord]:
+        """One record per evaluation, smallest radius first; see `evaluate_suite`."""
+
+
+def evaluate_suite(
+    suite: Suite, ctx: Context, open_store: OpenStore, *, scaling: Scaling | None = None
+) -> list[SuiteRecord]:
+    """Run a suite, once or at each of its radii; finished evaluations are only read.
+
+    Args:
+        suite: The suite.
+        ctx: The model, the images and the threat.
+        open_store: Opens the store of an evaluation by its name, such as `Run.results`.
+        scaling: Attack robust images once more, with gradients of a rescaled model; in addition, as separate
+            evaluations, attack and score the rescaled model itself, which is how the paper scores.
+
+    Returns:
+        The records, smallest radius first.
+    """
+    with without_caller_modes(ctx.model):
+        if isinstance(suite, SuiteWithRadii):
+            return suite.evaluate(ctx, open_store, scaling)
+        return [run_suite(suite, replace(ctx, store=open_store(suite.name), name=suite.name))]
+
+
+def refuse_suite(
+    suite: Suite,
+    model: nn.Module,
+    data: DataSet,
+    *,
+    threat: Threat | None,
+    split: str = "test",
+    scaling: Scaling | None = None,
+) -> None:
+    """Raise a UsageError if a suite cannot run; for callers that have not claimed a run folder yet.
+
+    That model and data have the same classes, and names that can be written, is checked once for all suites.
+    """
+    images, threats = data.split(split), [threat]
+    refuse_empty(images, f"the {split} split of {data.spec}", "evaluate")
+    if suite.needs_threat and threat is None:
+        raise threat_needed(suite.name)
+    if isinstance(suite, SuiteWithRadii):
+        threats = suite.check_threat(model, threat, scaling)
+    for one in threats if suite.needs_threat else ():
+        assert one is not None
+        check_size(one, (3, *images.pixels.image_size))
+    suite.refuse(model, data, split)
+
+
+def evaluation_name(suite: str, threat: Threat | None) -> str:
+    """The name of the evaluation of a suite within a threat: `quick-linf-8_255`."""
+    return suite if threat is None else f"{suite}-{str(threat).replace(':', '-').replace('/', '_')}"
+
+
 def run_suite(suite: Suite, ctx: Context) -> SuiteRecord:
-    """Carry out a suite and keep its rows and its record in the context's store; a finished one is only read.
+    """Run a suite and write its rows and its record into the context's store; a finished one is only read.
 
     Args:
         suite: The settings.
@@ -83,10 +150,10 @@ def run_suite(suite: Suite, ctx: Context) -> SuiteRecord:
         suite.run(ctx)
         ctx.ranks.barrier()
         if ctx.ranks.rank == 0:
-            # the others do not wait for its reading of tables
-            one = replace(ctx, ranks=Ranks(), store=CachedStore(source=ctx.store))
+            # reading tables waits for no other process here
+            local = replace(ctx, ranks=Ranks(), store=CachedStore(source=ctx.store))
             own = {"index": range(len(ctx.images)), "id": ctx.images.ids, "label": ctx.images.labels.tolist()}
-            ctx.store.finish({**own, **suite.rows(one)}, suite.summarize(one).to_json())
+            ctx.store.finish({**own, **suite.rows(local)}, suite.summarize(local).to_json())
     ctx.ranks.barrier()
     return SuiteRecord.from_json(ctx.store.read_verified()[0])
 
@@ -104,17 +171,17 @@ def suite_record(
     flags: Sequence[Flag] = (),
     threat: Threat | None = None,
 ) -> SuiteRecord:
-    """The record of a suite that is quoted by its measures: what the suite says, and what is the same for all.
+    """The record of a suite that reports measures: its own numbers, and the fields common to all suites.
 
     Args:
         suite: The suite.
         ctx: Its context.
-        tables: The tables it filled, whose times are added up.
+        tables: The tables it filled, whose times are summed.
         clean: Accuracy before any perturbation, or whether each image is correct; None where labels do not apply.
         measures: The numbers, one of them the main one.
         sentence: The main finding.
         conventions: What else determines the numbers; preprocessing and seed are added.
-        exhibits: What it shows.
+        exhibits: Its tables and figures.
         flags: Reasons why the numbers may be unreliable, in addition to those of the sanity checks.
         threat: The threat that it attacked within.
 
