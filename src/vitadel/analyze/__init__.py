@@ -1,4 +1,4 @@
-"""Studies that explain a model: what it attends to, what its layers do, what attacks change."""
+"""Studies that explain a model: its attention, the role of its layers, the effect of attacks."""
 
 from collections.abc import Callable
 

@@ -63,7 +63,7 @@ def run_attack(
 
     Args:
         ctx: The context.
-        name: The table, and the name by which the attack's random numbers are seeded.
+        name: The name of the table, which also seeds the attack's random numbers.
         attack: The attack.
         index: The images.
         threat: The threat model.

@@ -1,8 +1,8 @@
 """Gradient masking by the softmax of attention: measurements, and a verdict.
 
 The diagnostics of Jain & Dutta (CVPR 2024): gaps between pre-softmax scores, accuracy against radius, iterations and
-the number of rescaled blocks. Controls: attacks that need no gradient, a second run of the same attack,
-and every result evaluated on the model itself. How the evidence is weighed: `vitadel.analyze.masking_verdict`.
+the number of rescaled blocks. Controls: attacks without gradients, a second run of the same attack, and every result
+evaluated on the model itself. `vitadel.analyze.masking_verdict` derives the verdict from this evidence.
 """
 
 from dataclasses import dataclass, field
@@ -26,14 +26,14 @@ class Masking:
     """Is the gradient masked by the attention? Gaps, zero gradients, curves, controls, a verdict.
 
     Args:
-        steps: Steps of the attack that others are compared with.
-        iterations: Numbers of steps that are tried for PGD and for AAS.
-        shares: Radii that are tried, as shares of the threat's, in addition to 100/255.
+        steps: Steps of the attack that other attacks are compared with.
+        iterations: Numbers of steps for PGD and AAS.
+        shares: Radii as multiples of the threat's, in addition to 100/255.
         curve_steps: Steps of PGD at each of these radii.
-        blocks: Numbers of attentions that are rescaled, first to last; () for none, quarters and all.
-        targets: Classes that the multi-targeted attack tries.
+        blocks: Numbers of attention layers that are rescaled, from the first on; () for none, quarters and all.
+        targets: Number of classes of the multi-targeted attack.
         queries: Queries of Square; 0 leaves it out.
-        scaling: How the factors of AAS are found.
+        scaling: How the factors of AAS are searched.
     """
 
     title: ClassVar[str] = "Gradient masking"

@@ -22,7 +22,7 @@ from vitadel.threats import Threat, with_eps
 if TYPE_CHECKING:
     from vitadel.analyze.masking import Masking
 
-# no classifier is robust here: images of different classes can nearly be made the same
+# no classifier is robust at this radius: images of different classes can be made almost equal
 FAR = 100 / 255
 _LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "margin": margin}
 
@@ -32,16 +32,16 @@ OutcomesBySteps = Mapping[tuple[str, int], AttackOutcome]
 
 @dataclass(frozen=True, slots=True)
 class EpsPoint:
-    """Accuracy under PGD within one radius."""
+    """Accuracy under PGD at one radius."""
 
     eps: float
     text: str
-    right: Accuracy
+    accuracy: Accuracy
 
 
 @dataclass(frozen=True, slots=True)
 class StepsPoint:
-    """Accuracy under PGD by its number of steps, and under the better of it and the same on rescaled attention."""
+    """Accuracy under PGD with a number of steps, and under PGD or the same attack on rescaled attention."""
 
     steps: int
     pgd: Accuracy
@@ -50,14 +50,14 @@ class StepsPoint:
 
 @dataclass(frozen=True, slots=True)
 class BlocksPoint:
-    """Accuracy under PGD that follows gradients of the model with its first `blocks` attentions rescaled.
+    """Accuracy under PGD with gradients of the model whose first `blocks` attention layers are rescaled.
 
     Args:
-        blocks: How many attentions are rescaled.
+        blocks: Number of rescaled attention layers.
         original: Evaluated on the model itself.
         with_plain: The same, together with PGD on the model itself.
         rescaled: Evaluated on the rescaled model, as in the paper.
-        rescaled_clean: The rescaled model without an attack.
+        rescaled_clean: Accuracy of the rescaled model without an attack.
     """
 
     blocks: int
@@ -181,9 +181,9 @@ class Measurements:
         return accuracy(count, self.n)
 
     def _zero_gradients(self) -> dict[str, int]:
-        """How many input gradients are exactly zero, by loss and place."""
-        places: dict[str, Threat | None] = {"images": None, "random points": self.threat}
-        chosen = {f"{loss}, {place}": (_LOSSES[loss], threat) for loss in _LOSSES for place, threat in places.items()}
+        """How many input gradients are exactly zero, by loss and point."""
+        points: dict[str, Threat | None] = {"images": None, "random points": self.threat}
+        chosen = {f"{loss}, {point}": (_LOSSES[loss], threat) for loss in _LOSSES for point, threat in points.items()}
 
         def zero(batch: Batch) -> dict[str, object]:
             return {name: has_zero_gradient(self.ctx, batch, *one) for name, one in chosen.items()}
@@ -294,7 +294,7 @@ class Measurements:
         return done
 
     def _blocks(self) -> list[BlocksPoint]:
-        """Attacks that follow gradients of a model with its first k attentions rescaled, evaluated on both models."""
+        """Attacks with gradients of a model whose first k attention layers are rescaled, evaluated on both models."""
         pgd, correct = PGD(steps=self.settings.curve_steps), len(self.correct)
         plain = self._attack("blocks-0", pgd, self.correct).broken
         points = []

@@ -26,7 +26,8 @@ from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
 from vitadel.recipes.scale import scale_differences
 from vitadel.recipes.small import SmallScale, small_scale
 from vitadel.recipes.sweep import AXES, Axis, Sweep, Value, run_sweep
-from vitadel.runs.schema import ColumnRecord, CombinationRecord, SuiteRecord, SweepRecord
+from vitadel.runs.schema import SuiteRecord
+from vitadel.runs.sweep_schema import ColumnRecord, CombinationRecord, SweepRecord
 from vitadel.threats import Threat
 
 # marks a difference that is not one of the method alone

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 _WORD = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15
-_FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+# SplitMix64: the step of the state, then the shift and the factor of each round of the mixer
+GOLDEN = 0x9E3779B97F4A7C15
+FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def fold_seed(seed: int, *numbers: int) -> int:
@@ -38,11 +39,15 @@ class RandomStreams:
     @classmethod
     def of(cls, seed: int, index_B: Tensor) -> "RandomStreams":
         """The streams of the images numbered `index_B` in their data set."""
-        return cls(splitmix64(index_B.to(torch.int64) ^ _signed(splitmix64_int(seed))))
+        return cls(splitmix64(index_B.to(torch.int64) ^ signed_word(splitmix64_int(seed))))
 
     def fold(self, number: int | Tensor) -> "RandomStreams":
         """Fresh streams for iteration, restart or purpose `number`, independent of these; [B] if each has its own."""
-        word = splitmix64(number + _signed(_GOLDEN)) if isinstance(number, Tensor) else _signed(splitmix64_int(number))
+        word = (
+            splitmix64(number + signed_word(GOLDEN))
+            if isinstance(number, Tensor)
+            else signed_word(splitmix64_int(number))
+        )
         return RandomStreams(splitmix64(self.key_B ^ word))
 
     def at(self, rows: Tensor) -> "RandomStreams":
@@ -53,7 +58,7 @@ class RandomStreams:
         """[B, *shape] numbers in [0, 1), with as many random bits as `dtype` holds: more would round up to 1."""
         bits = 1 - round(math.log2(torch.finfo(dtype).eps))
         counter = torch.arange(1, math.prod(shape) + 1, device=self.key_B.device)
-        words = splitmix64(self.key_B[:, None] + counter * _signed(_GOLDEN))
+        words = splitmix64(self.key_B[:, None] + counter * signed_word(GOLDEN))
         top = _shift(words, 64 - bits).to(torch.float64 if bits == 53 else torch.float32)
         return (top * 2.0**-bits).to(dtype).view(-1, *shape)
 
@@ -73,7 +78,8 @@ class RandomStreams:
         return torch.where(self.uniform(*shape) < 0.5, -1.0, 1.0).to(dtype)
 
 
-def _signed(word: int) -> int:
+def signed_word(word: int) -> int:
+    """The int64 with the bits of an unsigned word."""
     return word - (1 << 64) if word >> 63 else word
 
 
@@ -84,14 +90,14 @@ def _shift(words: Tensor, bits: int) -> Tensor:
 
 def splitmix64(words: Tensor) -> Tensor:
     """SplitMix64's mixing of states that were incremented already, bits in int64."""
-    for bits, factor in _FACTORS:
-        words = (words ^ _shift(words, bits)) * _signed(factor)
+    for bits, factor in FACTORS:
+        words = (words ^ _shift(words, bits)) * signed_word(factor)
     return words
 
 
 def splitmix64_int(word: int) -> int:
     """SplitMix64's next number after the state `word`: increment, then mix."""
-    word = (word + _GOLDEN) & _WORD
-    for bits, factor in _FACTORS:
+    word = (word + GOLDEN) & _WORD
+    for bits, factor in FACTORS:
         word = ((word ^ (word >> bits)) * factor) & _WORD
     return word

@@ -1,7 +1,7 @@
 """Suites of attacks and of perturbed images: per-image rows, sanity checks, metrics with intervals.
 
-A suite is a frozen dataclass of settings (`SUITES`); `evaluate_suite` carries one out in a `Context`, whose store keeps
-what was computed, so that an interrupted evaluation resumes.
+A suite is a frozen dataclass of settings (`SUITES`). `evaluate_suite` runs it in a `Context`, whose store keeps all
+results, so an interrupted evaluation resumes.
 """
 
 from vitadel.attacks import NamedAttack

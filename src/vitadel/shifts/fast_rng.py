@@ -14,12 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitadel.core.rng import RandomStreams
+from vitadel.core.rng import FACTORS, GOLDEN, RandomStreams, signed_word
 
-# SplitMix64 (Steele, Lea & Flood 2014): the step, then shift and factor of each round
-_GOLDEN = 0x9E3779B97F4A7C15
-_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_LAST = 31
+*_ROUNDS, (_LAST, _) = FACTORS  # the factor of the last round is 1
 
 
 def uniform(rng: RandomStreams, *shape: int) -> Tensor:
@@ -58,21 +55,17 @@ def words_by_numpy(key_B: Tensor, count: int) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _steps(count: int) -> NDArray[np.uint64]:
-    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 def words_by_torch(key_B: Tensor, count: int) -> Tensor:
     """The same words, on any device."""
-    words = key_B[:, None] + torch.arange(1, count + 1, device=key_B.device) * _signed(_GOLDEN)
+    words = key_B[:, None] + torch.arange(1, count + 1, device=key_B.device) * signed_word(GOLDEN)
     for bits, factor in _ROUNDS:
-        words.bitwise_xor_(_shift(words, bits)).mul_(_signed(factor))
+        words.bitwise_xor_(_shift(words, bits)).mul_(signed_word(factor))
     return words.bitwise_xor_(_shift(words, _LAST))
 
 
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
 def _shift(words: Tensor, bits: int) -> Tensor:
-    # `>>` copies the sign bit; the mask makes it the shift of an unsigned word
+    # in place, unlike the shift of core.rng: the words of a whole batch are large
     return (words >> bits).bitwise_and_((1 << (64 - bits)) - 1)

@@ -100,7 +100,7 @@ def test_the_numbers_are_consistent(hidden: dict[str, object]) -> None:
     assert isinstance(attacks, list)
     assert (clean["correct"], clean["n"]) == (60, 60)
     assert [point["text"] for point in eps] == ["linf:24/255", "linf:100/255"]
-    robust = [point["right"]["correct"] for point in eps]
+    robust = [point["accuracy"]["correct"] for point in eps]
     assert robust == sorted(robust, reverse=True)
     assert [point["blocks"] for point in blocks] == [0, 1, 2]
     assert blocks[0]["original"] == blocks[0]["rescaled"] == blocks[0]["with_plain"]
@@ -189,7 +189,7 @@ def test_exhibits_show_the_numbers(hidden: dict[str, Any]) -> None:
         assert sum(panel.shares[0]) == pytest.approx(1)  # type: ignore[arg-type]
     radii, steps, blocks = (one for one in record.exhibits if isinstance(one, Lines))
     assert radii.lines[0].x == pytest.approx([0, 24, 100])
-    assert list(radii.lines[0].y) == [1, *(point["right"]["accuracy"] for point in hidden["eps"])]
+    assert list(radii.lines[0].y) == [1, *(point["accuracy"]["accuracy"] for point in hidden["eps"])]
     assert list(steps.lines[0].y) == [point["pgd"]["accuracy"] for point in hidden["iterations"]]
     assert list(blocks.lines[0].y) == [point["original"]["accuracy"] for point in hidden["blocks"]]
 

@@ -1,8 +1,8 @@
 """Suites of attacks: each attacks the images that are still robust, one row per image.
 
-Robust accuracy counts an image only if it is classified correctly and no attack of the suite changed that: an upper
-bound on the true one. The tables of a suite are `clean` and its attacks. A randomized model is judged, per
-image, by the attempt on which it is correct least often, with fresh random numbers.
+Robust accuracy counts an image only if it is classified correctly before and after every attack of the suite, which is
+an upper bound on the true robust accuracy. The tables of a suite are `clean` and its attacks. A randomized model is
+scored, per image, by the attempt on which it is correct least often, with fresh random numbers.
 
 Shape letters: B images, K classes.
 """
@@ -60,12 +60,12 @@ class AttackSuite:
     """Attacks, one after the other, each on the images that are still robust; none means clean accuracy.
 
     Args:
-        name: Its name, which begins the names of its evaluations.
-        about: What it is, in a line.
+        name: Its name, a prefix of the names of its evaluations.
+        about: Description in one line.
         attacks: The attacks.
         eps_scales: Radii to evaluate at, as multiples of the threat's.
-        keep_images: Whether the adversarial images are kept in the run folder.
-        scaling: The factors found for scaled attention: every attack is run once more, on the rescaled model.
+        keep_images: Whether the adversarial images are written into the run folder.
+        scaling: The record of a search for scaling factors: every attack is run once more, on the rescaled model.
 
     Raises:
         UsageError: If a radius is out of its range, or there is none.
@@ -108,7 +108,7 @@ class AttackSuite:
         return kept
 
     def stages(self, threat: Threat | None) -> tuple[NamedAttack, ...]:
-        """The attacks one by one; those that AutoAttack consists of depend on the norm."""
+        """The single attacks; those of AutoAttack depend on the norm."""
         if threat is None:
             return ()
         stages = tuple(one for attack in self.attacks for one in _stages(attack, threat))
@@ -217,7 +217,7 @@ def _stages(attack: NamedAttack, threat: Threat) -> tuple[NamedAttack, ...]:
 def _judged(
     clean: Row, tried: Sequence[Row], attacks: Sequence[NamedAttack], *, correct: bool, earlier: Row | None
 ) -> Row:
-    """What broke an image first, as which class, at which distance; `earlier` if within a smaller radius."""
+    """The columns of an image's result; `earlier` is its result within a smaller radius, if broken there."""
     broken_by, prediction, distance = ROBUST, clean["prediction"], 0.0
     if not correct:
         broken_by = WRONG_BEFORE
@@ -234,7 +234,7 @@ def _judged(
 
 
 def _judged_randomized(clean: Row, tried: Sequence[Row], attacks: Sequence[NamedAttack]) -> Row:
-    """The attempt on which a randomized model is correct least often, and how often on fresh samples; -1 is clean."""
+    """The same for a randomized model: the attempt (-1: clean) on which it is least often correct, scored afresh."""
     attempts: list[tuple[int, Row]] = [(-1, clean), *((number, row) for number, row in enumerate(tried) if row)]
     worst, row = min(attempts, key=lambda attempt: attempt[1]["correct_selected"])
     robust = row["correct_scored"]
@@ -267,7 +267,7 @@ def _broken_within(store: ResultStore | None) -> dict[int, Row]:
 def _attack_record(attack: NamedAttack, number: int, rows: Mapping[str, Sequence[Any]]) -> AttackRecord:
     costs = {cost: [of_image[number] for of_image in rows[cost]] for cost in COSTS}
     seconds = round(sum(costs.pop("seconds")), 3)
-    # images broken by it within a smaller radius were not tried again
+    # images that it broke within a smaller radius are not attacked again
     broken = zip(rows["broken_by"], costs["forwards"], strict=True)
     return AttackRecord(
         attack.name,
@@ -298,7 +298,7 @@ def _attack_flags(attacks: Sequence[AttackRecord], n: int) -> list[Flag]:
     broken = sum(attack.broken for attack in attacks if attack not in plain)
     if broken > _FLAG_MARGIN * n:
         sentence = (
-            f"attacks that learned from the rescaled model broke {broken} images that all others had left: "
+            f"attacks with gradients of the rescaled model broke {broken} images that all others had left: "
             "gradients are masked by attention, or a second random start was enough"
         )
         flags.append(Flag("scaled-stronger", sentence, {"images": broken, "of": n}))

@@ -21,16 +21,16 @@ from vitadel.runs.exhibits import Exhibit
 from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
 from vitadel.threats import Threat, check_size
 
-# images on which the model is checked
-_CHECKED = 16
+# number of images for the sanity checks
+_SANITY_IMAGES = 16
 
 
 @runtime_checkable
 class Suite(Protocol):
-    """Settings of an evaluation, a frozen dataclass that carries it out.
+    """An evaluation: a frozen dataclass of settings, with methods to run it and to summarize its results.
 
-    A suite fills tables with one row per image, each process for its share; from full tables come the rows that are
-    kept and the record. What a table has is not computed again, so an interrupted evaluation resumes.
+    `run` fills tables with one row per image, each process for its part of the images; `rows` and `summarize` compute
+    the final rows and the record from full tables. Images with a row are skipped, so an interrupted evaluation resumes.
 
     Example:
         >>> ctx = Context(model, TensorImages(x, y))  # with results in memory
@@ -51,23 +51,23 @@ class Suite(Protocol):
 
     @property
     def about(self) -> str:
-        """What it measures, in a line."""
+        """Description in one line."""
 
     @property
     def needs_threat(self) -> bool:
         """Whether it attacks within the context's threat."""
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
-        """Raise a UsageError if these cannot be evaluated; called before anything is written."""
+        """Raise a UsageError if model and data cannot be evaluated; called before anything is written."""
 
     def run(self, ctx: Context) -> None:
-        """Fill the tables, with `ctx.map` and `ctx.stream`; every process runs it, for its share of the images."""
+        """Fill the tables with `ctx.map` and `ctx.stream`; called in every process."""
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[Any]]:
-        """Columns from full tables with one value per image, besides `index`, `id` and `label`; one process."""
+        """The columns of the final rows besides `index`, `id` and `label`, from full tables; called in one process."""
 
     def summarize(self, ctx: Context) -> SuiteRecord:
-        """The numbers from full tables; one process."""
+        """The record, from full tables; called in one process."""
 
 
 # opens the store of an evaluation by its name
@@ -212,14 +212,14 @@ def suite_record(
 
 
 def _model_flags(ctx: Context, *, attacks: bool) -> list[Flag]:
-    """What sanity checks of the model find on a few images; gradients matter only where something attacked."""
-    x = ctx.images.images(torch.arange(min(_CHECKED, len(ctx.images)))).to(ctx.device)
+    """Flags of the sanity checks on a few images; those about gradients only if the suite attacks."""
+    x = ctx.images.images(torch.arange(min(_SANITY_IMAGES, len(ctx.images)))).to(ctx.device)
     return [flag for flag in sanity_flags(ctx.model, x) if attacks or flag.code == "randomized"]
 
 
 @runtime_checkable
 class SuiteWithFiles(Protocol):
-    """A suite whose settings name files: what is in them is part of what a run is, as much as their names."""
+    """A suite whose settings name files, whose contents are part of the run's fingerprint."""
 
     def named_files(self, data: DataSet, split: str) -> Mapping[str, str]:
         """A hash of each file or folder that the settings name; called before anything is written."""
