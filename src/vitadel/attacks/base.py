@@ -13,7 +13,13 @@ from torch import Tensor
 
 from vitadel.attacks.isolation import eval_without_weight_gradients, isolated
 from vitadel.attacks.oracle import CountingOracle, Model, Oracle, zero_gradient_flags
-from vitadel.attacks.other_libraries import call_advice, construction_advice, missing_attribute, value_text
+from vitadel.attacks.other_libraries import (
+    call_advice,
+    construction_advice,
+    missing_attribute,
+    settings_of,
+    written_call,
+)
 from vitadel.attacks.result import AttackResult
 from vitadel.core.device import refuse_meta
 from vitadel.core.errors import UsageError
@@ -65,11 +71,7 @@ class Attack(ABC):
 
     def __repr__(self) -> str:
         """The class and its settings; a function among them by its name."""
-        settings = (
-            [(one.name, getattr(self, one.name)) for one in fields(self) if one.init] if is_dataclass(self) else []
-        )
-        written = (f"{name}={value_text(value)}" for name, value in settings)
-        return f"{type(self).__name__}({', '.join(written)})"
+        return written_call(type(self).__name__, settings_of(self))
 
     if not TYPE_CHECKING:  # a type checker would allow any name
 

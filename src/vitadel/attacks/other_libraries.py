@@ -98,9 +98,7 @@ def missing_attribute(attack: object, name: str) -> AttributeError:
         instead = _METHODS[name]
     else:
         return AttributeError(f"{kind!r} object has no attribute {name!r}")
-    return MissingAttributeError(
-        f"{kind} has no method {name!r}. Write {instead.format(attack=aswritten_call(attack))}."
-    )
+    return MissingAttributeError(f"{kind} has no method {name!r}. Write {instead.format(attack=as_written(attack))}.")
 
 
 def construction_advice(name: str, known: Sequence[str], args: Sequence[object], settings: Mapping[str, object]) -> str:
@@ -158,7 +156,7 @@ def call_advice(attack: object, model: object, y: object, threat: object, other:
     return f'{wrong}. Write {written_call(name, changed)}(model, x, {goal}, "{within}").'
 
 
-def aswritten_call(attack: object) -> str:
+def as_written(attack: object) -> str:
     """An attack as a user writes it: its class, and the settings that differ from their defaults."""
     return written_call(type(attack).__name__, _changed(attack))
 

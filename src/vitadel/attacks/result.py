@@ -30,7 +30,6 @@ class AttackResult:
         True
         >>> result.columns().keys()
         dict_keys(['success', 'prediction', 'distance'])
-        >>> json.dumps(result.to_dict())
     """
 
     x_adv: Tensor
