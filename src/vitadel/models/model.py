@@ -20,14 +20,16 @@ from vitadel.models.weights import weights_sha256
 class Model(nn.Module):
     """A network with its normalization: a plain module that any attack library can use unchanged.
 
-    `load` and `wrap` make one. `model.taps` reads, edits, scales, masks and skips named activations
-    (`vitadel.models.taps`). A network with attention scales (`set_attention_scales`) always applies them; factors that
-    taps add are multiplied with them.
+    `load` and `wrap` make one. A network with attention scales (`set_attention_scales`) always applies them; factors
+    that taps add are multiplied with them.
 
     Args:
         net: The network, which takes normalized images.
         normalization: What is applied to pixels in [0, 1] before the network.
         spec: How to build the network again; None for one that Vitadel did not build.
+
+    Attributes:
+        taps: Named activations to read, edit, scale, mask and skip (`vitadel.models.taps`).
     """
 
     mean: Tensor
