@@ -42,7 +42,7 @@ _OWN_LABELS = {"cue-conflict": "shape-bias"}
 
 def evaluate(
     model: str | Path | nn.Module,
-    data: str | DataSet,
+    data: str | Path | DataSet,
     suites: "SuiteLike | Sequence[SuiteLike]" = "quick",
     *,
     run: str | Path,

@@ -66,7 +66,7 @@ class Inputs:
     def prepare(
         cls,
         model: str | Path | nn.Module,
-        data: str | DataSet,
+        data: str | Path | DataSet,
         *,
         split: str = "test",
         preprocess: str | Preprocess | None = None,
@@ -88,6 +88,7 @@ class Inputs:
                 )
             dataset = data
         else:
+            data = str(data)
             size = None if loaded.spec is None else loaded.spec.image_size
             chosen = preprocess or trained_with or default_preprocess(data, size)
             model_classes = None if loaded.spec is None else loaded.spec.output_classes

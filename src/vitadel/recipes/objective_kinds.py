@@ -47,14 +47,15 @@ def with_kind(recipe: Recipe, text: str, later: Sequence[tuple[str, object]] = (
     Raises:
         UsageError: If there is no such kind or setting, or an attack is left without a threat.
     """
-    name, settings = split_name(text)
+    name = text.partition(":")[0]
+    if name not in KINDS and name not in AROUND:
+        raise unknown_name_error("kind of objective", name, {**KINDS, **AROUND})
+    settings = split_name(text)[1]
     if name in AROUND:
         kind, values = AROUND[name], {"inner": _inside(recipe.objective, AROUND[name])}
-    elif name in KINDS:
+    else:
         kind = KINDS[name]
         values = _common(recipe, kind, given=[*(key for key, _ in settings), *_below(later)], text=text)
-    else:
-        raise unknown_name_error("kind of objective", name, {**KINDS, **AROUND})
     made = with_settings(
         kind(**values), settings, dataclasses.replace(notation(name), prefix=f"--set objective={name}:")
     )

@@ -266,3 +266,31 @@ def test_a_study_can_leave_out_unreadable_images_too(tmp_path: Path) -> None:
     vd.analyze(model, data, "lesion:draws=0", run=run, skip_unreadable=True, progress=False)
     skipped = json.loads((run / "manifest.json").read_text())["parts"]["skipped"]
     assert skipped == ["test/b/broken.png: cannot be read"]
+
+
+def test_data_may_be_given_as_a_path(net: nn.Module, tmp_path: Path) -> None:
+    assert vd.load_data(Path("digits")).spec == "digits"
+    data = Path("digits[:8]")
+    assert vd.robustness(net, data, suite="clean", progress=False).record.n == 8
+    result = vd.evaluate(net, data, "clean", run=tmp_path / "run", progress=False)
+    assert result.records[0].n == 8
+    assert (
+        vd.analyze(_small_vit(), data, "attention", run=tmp_path / "study", progress=False).record.study == "attention"
+    )
+
+
+def _small_vit() -> nn.Module:
+    return vd.load_model("timm:test_vit", num_classes=10, image_size=8, patch_size=2)
+
+
+def test_the_order_of_the_command_line_is_refused_with_the_line_to_write(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert message(lambda: api.analyze("lesion", _small_vit(), "digits[:8]", run=run)) == (
+        "analyze takes the model, the data and then the study, got the study 'lesion' first. "
+        'Write vd.analyze(model, "digits[:8]", "lesion", run="DIR").'
+    )
+    assert 'Write vd.analyze("runs/a", "digits", "lesion:draws=3", run="DIR").' in message(
+        lambda: vd.analyze("lesion:draws=3", "runs/a", "digits", run=run)
+    )
+    assert "unknown study 'digits['" in message(lambda: vd.analyze("runs/a", "digits", "digits[:8]", run=run))
+    assert not run.exists()
