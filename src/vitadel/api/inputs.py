@@ -15,7 +15,7 @@ from vitadel.api.data import as_preprocess, default_preprocess
 from vitadel.api.models import ModelOptions, load_model
 from vitadel.core.device import device_name
 from vitadel.core.distributed import Ranks
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, spelled
 from vitadel.data import DataSet, Preprocess, Split
 from vitadel.evaluate import refuse_other_classes
 from vitadel.models import Model
@@ -189,7 +189,7 @@ def _refuse_trained_holdout(model: Model, data: DataSet, split: str) -> None:
     if chosen not in ("", "holdout") and _kind(trained_on) == _kind(data.spec):
         raise UsageError(
             f"{model.source} was trained with selection.split={chosen}, on all training images, so the hold-out of "
-            f"{data.spec} is among them. Write --split test."
+            f"{data.spec} is among them. Write {spelled('split', 'test')}."
         )
 
 

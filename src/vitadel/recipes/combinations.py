@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from vitadel import data
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, spelled
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.evaluate import AttackSuite, Suite
 from vitadel.evaluate.context import threat_needed
@@ -90,7 +90,9 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if not self.axes:
-            raise UsageError("a sweep needs something to vary, got no axis. Write --axis path=value,value.")
+            raise UsageError(
+                "a sweep needs something to vary, got no axis. Write an axis such as plan.epochs=10,20 (--axis)."
+            )
         if twice := [name for name, times in Counter(axis.name for axis in self.axes).items() if times > 1]:
             raise UsageError(f"the axis {twice[0]!r} is given twice. Write all its values with commas, once.")
         for columns in self._all_columns():
@@ -163,7 +165,9 @@ class Sweep:
         own = next((value.recipe for value in values if value.recipe), None)
         base = own() if own else self.recipe
         if base is None:
-            raise UsageError("a sweep of models trains nothing, and one of its rows has no model. Write --model MODEL.")
+            raise UsageError(
+                "a sweep of models trains nothing, and one of its rows has no model. Name one (--model MODEL)."
+            )
         settings = [*self.settings, *(setting for value in values for setting in value.settings)]
         recipe = override(base, settings, notify=notify)
         for value in values:
@@ -190,7 +194,7 @@ class Sweep:
         usual = self.data or (one.trained.data if one.trained else "")
         images = TestImages.of(self.test_data, usual)
         if not images.usual and self.evaluates:
-            raise UsageError("the models are evaluated on test images, got none. Write --data DATA.")
+            raise UsageError(f"the models are evaluated on test images, got none. Write {spelled('data', 'DATA')}.")
         return images
 
     def refuse(self, combinations: Sequence[Combination]) -> None:

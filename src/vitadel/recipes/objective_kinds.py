@@ -32,7 +32,7 @@ KINDS: Mapping[str, type[Objective]] = {
 AROUND: Mapping[str, type[Objective]] = {"awp": AWP, "aas": AttentionScaling, "ard-prm": ARDPRM}
 
 
-def with_kind(recipe: Recipe, text: str, later: Sequence[tuple[str, object]] = ()) -> Recipe:
+def with_kind(recipe: Recipe, text: str, later: Sequence[tuple[str, object]] = (), *, prefix: str = "--set ") -> Recipe:
     """The recipe with another kind of objective.
 
     What both kinds have, such as attack, threat, smoothing and warm-up of eps, stays as it is. An objective without an
@@ -43,6 +43,7 @@ def with_kind(recipe: Recipe, text: str, later: Sequence[tuple[str, object]] = (
         recipe: What to change.
         text: `KIND[:key=value,...]`.
         later: Settings that are applied after it, among them perhaps the threat.
+        prefix: What an error puts before `objective=...`.
 
     Raises:
         UsageError: If there is no such kind or setting, or an attack is left without a threat.
@@ -55,10 +56,10 @@ def with_kind(recipe: Recipe, text: str, later: Sequence[tuple[str, object]] = (
         kind, values = AROUND[name], {"inner": _inside(recipe.objective, AROUND[name])}
     else:
         kind = KINDS[name]
-        values = _common(recipe, kind, given=[*(key for key, _ in settings), *_below(later)], text=text)
-    made = with_settings(
-        kind(**values), settings, dataclasses.replace(notation(name), prefix=f"--set objective={name}:")
-    )
+        given = [*(key for key, _ in settings), *_below(later)]
+        values = _common(recipe, kind, given=given, text=text, prefix=prefix)
+    written = dataclasses.replace(notation(name), prefix=f"{prefix}objective={name}:")
+    made = with_settings(kind(**values), settings, written)
     # sources are of values by their paths, and those of the former objective say nothing of this one
     kept = {path: source for path, source in recipe.sources.items() if not f"{path}.".startswith("objective.")}
     return dataclasses.replace(recipe, objective=made, sources={**kept, "objective": "changed by --set objective"})
@@ -74,7 +75,7 @@ def _inside(objective: Objective, kind: type[Objective]) -> Objective:
     return inner
 
 
-def _common(recipe: Recipe, kind: type[Objective], *, given: Sequence[str], text: str) -> dict[str, Any]:
+def _common(recipe: Recipe, kind: type[Objective], *, given: Sequence[str], text: str, prefix: str) -> dict[str, Any]:
     """The values of the former objective that the new kind has as well, and the attack that it needs."""
     former: Any = recipe.objective
     while hasattr(former, "inner"):
@@ -86,7 +87,7 @@ def _common(recipe: Recipe, kind: type[Objective], *, given: Sequence[str], text
     values.setdefault("attack", PGD(steps=10, keep_best=False))
     if values.setdefault("threat", recipe.selection.threat) is None and "threat" not in given:
         raise UsageError(
-            f"objective={text} attacks, and {recipe.name} has no threat, got no threat. Write --set "
-            f"objective={text}{',' if ':' in text else ':'}threat=linf:8/255."
+            f"objective={text} attacks, and {recipe.name} has no threat, got no threat. Write "
+            f"{prefix}objective={text}{',' if ':' in text else ':'}threat=linf:8/255."
         )
     return values

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.errors import UsageError, spelled, unknown_name_error
 from vitadel.models import Option
 from vitadel.objectives import ARDPRM, AWP, AttentionScaling, Objective
 from vitadel.recipes.cifar10 import cifar10_vit_tiny_short
@@ -168,7 +168,9 @@ class SmallScale:
         name = found["name"] if found else start.rpartition("/")[2]  # runs are called as the recipes of this project
         chosen = next((one for one in self.architectures if name.startswith(one.prefix)), None)
         if chosen is None:
-            raise UsageError(f"--small knows no small model for {start!r} of {recipe.name}. Train it without --small.")
+            raise UsageError(
+                f"{spelled('small')} knows no small model for {start!r} of {recipe.name}. Train it without."
+            )
         return chosen
 
     def _plan(self, recipe: Recipe, epochs: int, ratio: float) -> TrainingConfig:
@@ -230,7 +232,7 @@ def small_scale(data: str | None, recipe: Recipe) -> SmallScale:
     spec = data or usual
     kind = re.split(r"[:@[]", spec, maxsplit=1)[0]
     if kind not in _SCALES:
-        raise unknown_name_error("data set of --small", kind, _SCALES)
+        raise unknown_name_error(f"data set of {spelled('small')}", kind, _SCALES)
     return replace(_SCALES[kind], data=spec)
 
 

@@ -18,7 +18,7 @@ from vitadel.api.sweep import as_sweep
 from vitadel.core.errors import UsageError
 from vitadel.evaluate import NamedAttack
 from vitadel.evaluate.parsing import as_suites
-from vitadel.recipes.provenance import _text
+from vitadel.recipes.provenance import value_text
 
 # called in ways that a type checker refuses, as users without one do
 api: Any = vd
@@ -172,7 +172,7 @@ def test_recipes_print_pixels_as_fractions_of_255() -> None:
     recipe = vd.recipes.RECIPES["digits-adversarial"]()
     values = {leaf.path: leaf.value for leaf in vd.recipes.leaves(recipe)}
     assert (values["objective.threat.eps"], values["objective.attack.step_size"]) == ("24/255", "12/255")
-    assert _text(1 / 3) == "1/3"
+    assert value_text(1 / 3) == "1/3"
 
 
 @pytest.mark.parametrize(
@@ -274,9 +274,8 @@ def test_data_may_be_given_as_a_path(net: nn.Module, tmp_path: Path) -> None:
     assert vd.robustness(net, data, suite="clean", progress=False).record.n == 8
     result = vd.evaluate(net, data, "clean", run=tmp_path / "run", progress=False)
     assert result.records[0].n == 8
-    assert (
-        vd.analyze(_small_vit(), data, "attention", run=tmp_path / "study", progress=False).record.study == "attention"
-    )
+    study = vd.analyze(_small_vit(), data, "lesion:draws=1", run=tmp_path / "study", progress=False)
+    assert study.record.study == "lesion"
 
 
 def _small_vit() -> nn.Module:

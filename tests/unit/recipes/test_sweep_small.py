@@ -114,12 +114,18 @@ def test_settings_of_the_user_come_last_and_the_row_says_its_scale(tmp_path: Pat
 
 
 def test_what_has_no_small_scale_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown data set of --small 'imagenet'. Known: cifar10, cifar100, digits"):
+    with pytest.raises(
+        UsageError, match=r"unknown data set of small=True \(--small\) 'imagenet'. Known: cifar10, cifar100, digits"
+    ):
         as_sweep("debenedetti2022-table4", small=True, data="imagenet:/there")
-    with pytest.raises(UsageError, match="--small trains small models, and bhojanapalli2021-figure10 trains none"):
+    with pytest.raises(
+        UsageError, match=r"small=True \(--small\) trains small models, and bhojanapalli2021-figure10 trains none"
+    ):
         as_sweep("bhojanapalli2021-figure10", small=True)
     other = override(RECIPES["digits-standard"](), ["model.start=timm:levit_128s"])
-    with pytest.raises(UsageError, match="--small knows no small model for 'timm:levit_128s' of digits-standard"):
+    with pytest.raises(
+        UsageError, match=r"small=True \(--small\) knows no small model for 'timm:levit_128s' of digits-standard"
+    ):
         as_sweep(other, ["seed=0,1"], small=True, data="digits").combinations()
 
 
