@@ -113,9 +113,7 @@ class PrefixCache:
         model: The model.
         layers: Its layers, in order.
         masks: The masks that variants refer to.
-
-    Args:
-        layers_run: How many layers ran so far.
+        layers_run: The number of layers that ran so far.
     """
 
     model: Model
