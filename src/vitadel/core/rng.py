@@ -22,7 +22,6 @@ _WORD = (1 << 64) - 1
 # SplitMix64: the step of the state, then the shift and the factor of each round of the mixer
 GOLDEN = 0x9E3779B97F4A7C15
 FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
-_CPU = torch.device("cpu")
 
 
 def fold_seed(seed: int, *numbers: int) -> int:
@@ -35,12 +34,12 @@ def fold_seed(seed: int, *numbers: int) -> int:
 
 
 @contextmanager
-def seeded_generators(seed: int, device: torch.device = _CPU) -> Iterator[None]:
-    """Context manager: the global generators start from `seed`, and continue after it as if nothing had happened.
+def seeded_generators(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Context manager: the global generators start from `seed`; their states are restored after it.
 
     These are Python's `random`, numpy's, and torch's on the CPU and on `device`.
     """
-    devices = [device] if device.type == "cuda" else []
+    devices = [device] if device is not None and device.type == "cuda" else []
     of_python, of_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices):
         random.seed(seed)
