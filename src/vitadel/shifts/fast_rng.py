@@ -1,8 +1,8 @@
-"""Random numbers for whole images, made fast.
+"""Fast random numbers for whole images.
 
-A corruption takes a random number or two for every pixel value, 150,000 at 224 px, so sampling costs as much as
-corrupting. These numbers come from the same keys as `vitadel.core.rng` and keep its promise (a function of seed, image,
-stream and position, the same on every device), but each 64-bit word serves two of them, and each pair of uniform
+A corruption needs one or two random numbers per pixel value, 150,000 at 224 px, so sampling takes as long as the
+corruption itself. These numbers have the same keys and guarantees as those of `vitadel.core.rng` (a function of seed,
+image, stream and position, the same on every device), but each 64-bit word gives two of them, and each pair of uniform
 numbers two normal ones.
 """
 
@@ -67,5 +67,5 @@ def words_by_torch(key_B: Tensor, count: int) -> Tensor:
 
 
 def _shift(words: Tensor, bits: int) -> Tensor:
-    # in place, unlike the shift of core.rng: the words of a whole batch are large
+    # an unsigned shift, as in core.rng, but in place
     return (words >> bits).bitwise_and_((1 << (64 - bits)) - 1)
