@@ -38,20 +38,20 @@ PAGE = Path(__file__).parents[1] / "docs" / "evidence.md"
 
 _INTRO = """# Evidence
 
-What five papers claim, and what our records say. This page is written by `python benchmarks/evidence.py write` from
-[benchmarks/results](../benchmarks/results) and holds no other number; a test compares the two.
+This page compares claims of five papers with our records. It is written by `python benchmarks/evidence.py write` from
+[benchmarks/results](../benchmarks/results) and contains no other numbers; a test compares the page with the records.
 
-- **Verdicts** are of our models at our scale, which each claim states: "does not hold" is no refutation of a paper's
-  numbers at its own scale. Without a margin and with one training, McNemar's exact test decides at 5%; otherwise the
-  95% interval of the difference does. The claim *holds* if the interval lies above the margin (0 unless the row says
-  another), *does not hold* if it lies below, and is *undecided* in between. A claim with several rows holds if all do,
-  and does not if one does not.
-- **Intervals**: Wilson's for one model and one prediction per image, Newcombe's for unpaired differences, Bonett &
-  Price's for paired ones. With several seeds or random draws, and with several predictions per image, Student's
-  over trainings (or draws) and images: both are samples. A training with one seed decides nothing.
-- Rows in parentheses do not decide. There are many comparisons, and no correction for that: one of twenty true zeros
-  looks like a difference.
-- Published numbers are on other data and other models: they are for orientation.
+- **Verdicts** apply to our models at our scale, which each claim states. "Does not hold" does not refute the numbers
+  of a paper at its own scale. Without a margin and with one training run, McNemar's exact test decides at 5%;
+  otherwise the 95% interval of the difference decides. A claim *holds* if the interval lies above the margin (0
+  unless the row states another), *does not hold* if it lies below, and is *undecided* in between. A claim with
+  several rows holds if all of them do, and does not hold if one of them does not.
+- **Intervals** are Wilson's for one model and one prediction per image, Newcombe's for unpaired differences, and
+  Bonett & Price's for paired ones. With several seeds or random samples, or several predictions per image, they are
+  Student's intervals over training runs (or samples) and images. One training run with one seed decides nothing.
+- Rows in parentheses do not decide. The comparisons are not corrected for their number: of twenty true differences of
+  zero, one appears significant.
+- Published numbers are from other data and other models, and are given for orientation.
 """
 
 _MISSING = """## What is not here
@@ -131,7 +131,7 @@ def claim_section(claim: Claim, records: Records) -> list[str]:
         "",
         f"{claim.paper}. {claim.note}{reduced}",
         "",
-        "| first, against second | first % | second % | difference | images | seeds | published | verdict |",
+        "| comparison (A against B) | A % | B % | difference | images | seeds | published | verdict |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
         *(_row(one, estimate, one in judged) for one, estimate in zip(claim.comparisons, estimates, strict=True)),
         "",

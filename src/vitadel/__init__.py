@@ -64,7 +64,7 @@ _FUNCTIONS = {
     "sweep": "sweep",
     "train": "train",
 }
-# where a name that is not here is looked for
+# packages searched for a name that is not here
 _HINTED = ("attacks", "goals", "threats", "losses", "objectives", "models", "recipes", "data", "evaluate", "analyze")
 _ONLY_FUNCTIONS = ("load_data", "load_model", "robustness", "show_data", "sweep")
 
@@ -86,8 +86,8 @@ def __getattr__(name: str) -> Any:
 
 
 def _hint(name: str) -> str:
-    """Where a class or function is, for those who look it up here."""
-    if name.startswith("_"):  # a tool that looks up special names must not import everything
+    """The package that has a class or function of this name, for the error message."""
+    if name.startswith("_"):  # lookups of special names by tools must not import every package
         return ""
     packages = (package for package in _HINTED if name in _package(package).__all__)
     return next((f". Write vd.{package}.{name}" for package in packages), "")
@@ -98,14 +98,14 @@ def __dir__() -> list[str]:
 
 
 def _without_types(signature: inspect.Signature) -> inspect.Signature:
-    """Names and defaults alone: `help` shows no signature of a package, and types are in the text."""
+    """Parameter names and defaults only; `help` shows no signature for a module, so the docstring gets one."""
     empty = inspect.Signature.empty
     plain = [one.replace(annotation=inspect.Parameter.empty) for one in signature.parameters.values()]
     return signature.replace(parameters=plain, return_annotation=empty)
 
 
 class _CallablePackage(ModuleType):
-    # a package that can be called as the function of its name; both are documented where the name is looked up
+    # a package that can be called like the function of the same name; its docstring documents both
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
@@ -123,7 +123,7 @@ class _CallablePackage(ModuleType):
 
 
 class _VitadelModule(ModuleType):
-    """This module: a package that the import system attaches becomes callable where a function has its name."""
+    """This module: an imported subpackage becomes callable if a function has the same name."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in _FUNCTIONS and isinstance(value, ModuleType):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vitadel import models
-from vitadel.api.job import Job
+from vitadel.api.inputs import Inputs
 from vitadel.data import parse_preprocess
 from vitadel.runs import Run
 
@@ -236,12 +236,12 @@ def test_preprocessing_of_a_run_is_used_however_its_model_is_named(tmp_path: Pat
         f"base+{tmp_path}/adapters.safetensors#rob",
     ):
         text = f"{tmp_path}/{place}"
-        job = Job.prepare(text, "digits[:4]")
+        job = Inputs.prepare(text, "digits[:4]")
         assert job.data.preprocess == parse_preprocess("crop:8:12"), text
         assert job.name == ("tora-recipe" if place == "tora" else text)
-        chosen = Job.prepare(text, "digits[:4]", preprocess="crop:8")
+        chosen = Inputs.prepare(text, "digits[:4]", preprocess="crop:8")
         assert chosen.data.preprocess == parse_preprocess("crop:8")
-    copied = Job.prepare(tmp_path / "copied.safetensors", "digits[:4]")
+    copied = Inputs.prepare(tmp_path / "copied.safetensors", "digits[:4]")
     assert copied.data.preprocess == parse_preprocess("squash:8")
 
 

@@ -269,7 +269,7 @@ def test_commands_have_exactly_these_options() -> None:
         "sweeps": ["--json"],
         "attack": sorted([*judge, "--attack", "--scaling", "--skip-unreadable"]),
         "evaluate": sorted([*judge, "--scaling", "--skip-unreadable", "--suite"]),
-        "report": ["--baseline", "--out", "--tables"],
+        "report": ["--baseline", "--json", "--out", "--tables"],
         "recipes": ["--json"],
         "models": ["--image-size", "--json", "--num-classes", "--patch-size"],
         "attacks": ["--json"],

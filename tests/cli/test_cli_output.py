@@ -137,7 +137,7 @@ def test_a_damaged_log_is_reported_and_not_read(vitadel: Command, tmp_path: Path
     log.write_bytes(log.read_bytes() + b'{"event": "holdout", "step": null, "clean": "\xff"}\n')
     code, out, err = vitadel(*words)
     assert code == 0
-    assert f"1 lines of {log} are damaged and left out" in err
+    assert f"1 lines of {log} are damaged and were left out" in err
     assert [score["step"] for score in json.loads(out)["holdout"]] == [2]
     code, _, err = vitadel("report", tmp_path / "run", "--out", tmp_path / "page.html")
     assert code == 0

@@ -49,7 +49,7 @@ def test_a_failure_is_reported_with_exit_code_2(vitadel: Command, tmp_path: Path
     code, out, err = vitadel(*words, "--json")
     assert code == 2
     assert [row["state"] for row in json.loads(out)["rows"]] == ["failed", "done"]
-    assert err == "vitadel: 1 of 2 combinations failed: lr=1e30. Run the same command again to repeat them.\n"
+    assert err == "vitadel: 1 of 2 combinations failed: lr=1e30. Run the same command again to retry them.\n"
     code, out, _ = vitadel(*words)
     assert code == 2
     assert "lr=1e30 failed: the loss is no longer finite" in out

@@ -10,7 +10,7 @@ from vitadel import threats
 from vitadel.analyze import STUDIES, Study, run_study
 from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT
-from vitadel.api.job import Job, refuse_options
+from vitadel.api.inputs import Inputs, refuse_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import ShortTable, without_arrays
 from vitadel.attacks import Engine
@@ -29,14 +29,14 @@ from vitadel.threats import Threat
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What `vd.analyze` returns: the run folder, the study's record, and the figures that were drawn.
+    """What `vd.analyze` returns: the run folder, the record of the study, and the figures.
 
     Args:
         run: The run folder, with `study/result.json` and `figures/`.
-        model: What records call the model.
+        model: The name of the model in records.
         record: The main finding, the exhibits and the numbers, as in `study/result.json`.
         figures: The files of the figures.
-        assumption: What had to be assumed of the model's normalization; empty if nothing.
+        assumption: What was assumed about the normalization of the model; empty if nothing.
     """
 
     run: Path
@@ -46,7 +46,7 @@ class Analysis:
     assumption: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        """Everything but pictures as plain JSON values."""
+        """Everything except pictures, as plain JSON values."""
         content = without_arrays(self.record.to_json())
         return {"run": str(self.run), **content, "figures": [str(path) for path in self.figures]}
 
@@ -75,29 +75,29 @@ def analyze(
     command: str | None = None,
     **options: Unpack[ModelOptions],
 ) -> Analysis:
-    """Study a model into a run folder, and draw the figures; interrupted at any time, the same call resumes.
+    """Run a study of a model and write its results and figures into a run folder. Repeat the call to resume.
 
     Args:
         model: Anything that `load_model` takes, or a model.
         data: Anything that `load_data` takes, at the model's size, or a data set.
         study: A name from `vitadel studies`, also with settings (`lesion:draws=3`), or a study.
-        run: The run folder; one of another run is refused.
+        run: The run folder; a folder of a different run is refused.
         threat: The threat model of a study that attacks; linf:8/255 by default.
-        split: Which images: `test`, `holdout` or `train`.
+        split: The split to use: `test`, `holdout` or `train`.
         seed: Seeds all random numbers.
-        batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
-        preprocess: How images are prepared; by default as in the run that trained the model.
-        skip_unreadable: Leave out images that cannot be read, and count them.
+        batch_size: Batch size; halved automatically if memory runs out. Does not affect results.
+        preprocess: The preprocessing; by default that of the run that trained the model.
+        skip_unreadable: Leave out unreadable images, and report how many.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
-        command: What the manifest records as the command.
-        **options: How a model given as text is loaded: `num_classes`, `image_size`, `patch_size`, `mean`, `std`,
-            `device`.
+        command: The command line, for the manifest.
+        **options: Options of `load_model` for a model given as text: `num_classes`, `image_size`, `patch_size`, `mean`,
+            `std`, `device`.
 
     Returns:
-        The results, as short tables when printed.
+        The results; short tables when printed.
 
     Raises:
-        UsageError: If the model cannot be studied so, or the folder belongs to another run.
+        UsageError: If the study does not apply to the model, or the folder belongs to a different run.
 
     Example:
         >>> analyze("runs/vit", "cifar10:DIR[:200]", "lesion", run="runs/lesion")
@@ -105,35 +105,35 @@ def analyze(
     refuse_options(analyze, options)
     check_seed(seed)
     check_number("batch_size", Count | None, batch_size)
-    chosen, within = as_study(study), threats.as_threat(threat or DEFAULT_THREAT)
+    chosen, threat_or_default = as_study(study), threats.as_threat(threat or DEFAULT_THREAT)
     if threat is not None and not chosen.needs_threat:
         name = study.partition(":")[0] if isinstance(study, str) else type(study).__name__
         raise UsageError(f"the study {name} attacks nothing, got {spelled('threat', threat)}. Leave it out.")
-    job = Job.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
-    _check(chosen, job, within)
-    parts = {"study": chosen, **({"threat": within} if chosen.needs_threat else {}), "seed": seed}
-    claimed = job.claim(run, "analyze", parts, command)
+    inputs = Inputs.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
+    _check(chosen, inputs, threat_or_default)
+    parts = {"study": chosen, **({"threat": threat_or_default} if chosen.needs_threat else {}), "seed": seed}
+    claimed = inputs.claim_run(run, "analyze", parts, command)
     with progress_of(progress) as notify:
-        if job.assumption:
-            notify(job.assumption, 0, 0, {})
+        if inputs.assumption:
+            notify(inputs.assumption, 0, 0, {})
         ctx = Context(
-            job.model,
-            job.images,
-            job.data,
-            within,
+            inputs.model,
+            inputs.images,
+            inputs.data,
+            threat_or_default,
             seed,
             engine=Engine(batch_size=batch_size, precision="float32"),
-            ranks=job.ranks,
+            ranks=inputs.ranks,
             store=ResultFolder(claimed.folder / "study"),
             progress=notify,
         )
         record = run_study(chosen, ctx)
-        figures = job.ranks.broadcast_from_first(lambda: tuple(write_figures(Path(run))))
-    return Analysis(Path(run), job.name, record, figures, job.assumption)
+        figures = inputs.ranks.broadcast_from_first(lambda: tuple(write_figures(Path(run))))
+    return Analysis(Path(run), inputs.name, record, figures, inputs.assumption)
 
 
 def as_study(study: str | Study) -> Study:
-    """A study, or the one that `masking:queries=1000,iterations=10+20` names."""
+    """A study from an object or a text such as `masking:queries=1000,iterations=10+20`."""
     if isinstance(study, type) or not isinstance(study, str | Study):
         instead = f"{study.__name__}()" if isinstance(study, type) else '"lesion" or vd.analyze.Lesion()'
         raise UsageError(
@@ -150,9 +150,9 @@ def as_study(study: str | Study) -> Study:
     return with_settings(STUDIES[name](), settings, notation(name))
 
 
-def _check(study: Study, job: Job, threat: Threat) -> None:
-    """Refuse what the study cannot do with this model and these images, before anything is written."""
-    study.refuse(job.model)
+def _check(study: Study, inputs: Inputs, threat: Threat) -> None:
+    """Refuse a study that does not apply to the model or the images, before anything is written."""
+    study.refuse(inputs.model)
     if study.needs_threat:
-        threats.check_size(threat, (3, *job.images.pixels.image_size))
-    refuse_empty(job.images, f"the {job.split} split of {job.data.spec}", "study")
+        threats.check_size(threat, (3, *inputs.images.pixels.image_size))
+    refuse_empty(inputs.images, f"the {inputs.split} split of {inputs.data.spec}", "study")

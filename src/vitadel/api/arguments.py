@@ -1,4 +1,4 @@
-"""What the functions share: objects or their text, and advice for arguments of other libraries."""
+"""Shared by the API functions: arguments given as text, and error messages for arguments of other libraries."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -21,13 +21,13 @@ def refuse_arguments(
     *,
     options: Iterable[str] = (),
 ) -> None:
-    """Refuse keyword arguments that a function does not have.
+    """Refuse unknown keyword arguments, with advice for those of other libraries.
 
     Args:
-        function: The function; what it has is read from its signature.
-        given: The arguments that were not expected.
+        function: The function; its own arguments are read from its signature.
+        given: The unknown arguments.
         elsewhere: For arguments of other libraries, what to write instead, with `{value}` for their value.
-        options: What the function takes by `**options`.
+        options: Names that the function takes through `**options`.
 
     Raises:
         UsageError: If there are any.
@@ -46,7 +46,7 @@ def refuse_arguments(
 def refuse_norm_and_eps(
     function: str, threat: "str | Threat | None", other: dict[str, object]
 ) -> "str | Threat | None":
-    """The threat; refuses `norm=` and `eps=`, as torchattacks and AutoAttack have them, with the text to write."""
+    """The threat; `norm=` and `eps=`, as in torchattacks, are refused with the threat to write instead."""
     norm, eps = other.pop("norm", None), other.pop("eps", other.pop("epsilon", None))
     if norm is None and eps is None:
         return threat
@@ -59,11 +59,10 @@ def refuse_norm_and_eps(
 
 
 def progress_of(progress: bool | ProgressCallback | None) -> AbstractContextManager[ProgressCallback]:
-    """The callback that progress is reported to.
+    """The callback to report progress to.
 
     Args:
-        progress: None for bars on a terminal, True for plain lines where there is no terminal as well, False for
-            nothing, or a callback of the caller's.
+        progress: None for bars on a terminal, True also for plain lines elsewhere, False for nothing, or a callback.
     """
     if progress is None or progress is True:
         return progress_bars(lines=progress is True)
@@ -71,7 +70,7 @@ def progress_of(progress: bool | ProgressCallback | None) -> AbstractContextMana
 
 
 def device_of_text(device: "str | torch.device | None") -> "torch.device":
-    """The device that `cpu`, `cuda`, `cuda:1` or `mps` names; by default the GPU of this process if there is one."""
+    """The device that `cpu`, `cuda`, `cuda:1` or `mps` names; by default the GPU of this process if available."""
     import torch
 
     from vitadel.core.distributed import best_device

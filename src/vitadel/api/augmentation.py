@@ -1,4 +1,4 @@
-"""`vd.show_data`: pictures of training images before and after augmentation."""
+"""`vd.show_data`: draw training images before and after augmentation."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,10 +18,10 @@ from vitadel.report import write_exhibit
 from vitadel.runs.exhibits import Picture, Pictures
 from vitadel.train import TrainingConfig, augmented_examples, transforms_alone
 
-# what the pictures show if nothing else is asked for: every transform of DeiT's training, each alone
+# the default: every transform of DeiT's training, each alone
 _ALL = "mixup+cutmix+rand+erase"
 _BASE = "xcit-n12-imagenet100"
-_SHOWN_SHARE = 0.005  # of a label, from which on it is named
+_SHOWN_SHARE = 0.005  # labels with a smaller weight are not named
 
 
 def show_data(
@@ -38,22 +38,22 @@ def show_data(
     overrides: Mapping[str, object] | Sequence[str] = (),
     seed: int = 0,
 ) -> Path:
-    """Draw the first training images, and what augmentation makes of them, side by side into a PNG file.
+    """Draw the first training images before and after augmentation, side by side in a PNG file.
 
     Args:
         spec: The data set; by default the recipe's.
         out: The file.
-        recipe: A recipe, or its name, whose augmentation is shown.
-        augmentation: A set of augmentations as of `vitadel sweep --axis augmentation=...`, on top of the recipe's crops
-            and flips: `base`, `mixup+erase`, ...
-        alone: Show each transform by itself, as the thesis's figures 8 to 10 do, rather than all together as training
-            does; by default only if neither a recipe nor a set is given.
-        images: How many images, one in each row; by default 4, or 1 for each transform.
-        copies: How often each is augmented: as in the first updates of a training.
-        split: Which images: train, holdout or test.
-        preprocess: As in `load_data`; by default the recipe's, or what suits the data set.
+        recipe: The recipe whose augmentation is shown, or its name.
+        augmentation: A set of augmentations in addition to the recipe's crops and flips, named as in
+            `vitadel sweep --axis augmentation=...`: `base`, `mixup+erase`, ...
+        alone: Show each transform alone, as in figures 8 to 10 of the thesis, instead of all together as in training;
+            by default only if neither a recipe nor a set is given.
+        images: Number of images, one per row; by default 4, or 1 per transform.
+        copies: Augmented copies of each image: those of the first updates of a training run.
+        split: The split to use: `train`, `holdout` or `test`.
+        preprocess: As in `load_data`; by default the recipe's, or the default of the data set.
         overrides: Settings of the recipe to change.
-        seed: Seed of the training whose first updates are shown.
+        seed: Seed of the training run whose first updates are shown.
 
     Returns:
         The file.
@@ -99,7 +99,7 @@ def _load(spec: str | None, recipe: Recipe | None, preprocess: str | None) -> Da
 
 
 def _parts(recipe: Recipe, *, alone: bool) -> dict[str, TrainingConfig]:
-    """What is shown, by name: the whole augmentation under no name, or each of its transforms."""
+    """The configurations to show, by name: the whole augmentation with an empty name, or each of its transforms."""
     plan = recipe.plan
     if plan.pil_augment is None and plan.augment is None and plan.mixing is None:
         raise UsageError(
@@ -113,7 +113,7 @@ def _pictures(
     dataset: DataSet, split: Split, parts: Mapping[str, TrainingConfig], images: int, copies: int, seed: int
 ) -> Pictures:
     count = min(images, len(split))
-    # an image of an odd batch, or a single one, would be mixed with itself
+    # in a batch of odd size an image would be mixed with itself
     batch = min(count + count % 2, len(split))
     x = split.images(torch.arange(count))
     labels = split.labels[:count].tolist()
@@ -136,7 +136,7 @@ def _pictures(
 
 
 def _mixed_with(dataset: DataSet, y: Tensor, label: int) -> str:
-    """The share of the label of another class that an image was mixed with; nothing if there is none."""
+    """The weights of other classes in the label of a mixed image; empty if it was not mixed."""
     if y.ndim == 0:
         return ""
     named = [(float(share), name) for share, name in zip(y, dataset.classes, strict=True)]

@@ -1,4 +1,7 @@
-"""The lists of recipes, models, attacks, scalings, suites, studies and sweeps, each with its settings."""
+"""The lists of recipes, models, attacks, scalings, suites, studies and sweeps, with a page for each entry.
+
+One file, although long: each list is a pair of short functions, one for the entries and one for the page.
+"""
 
 import dataclasses
 import enum
@@ -28,7 +31,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One line of a page: a setting, its value as it is written, and what it means; or a number that was measured."""
+    """One line of a page: a setting or a measured number, with its value and description."""
 
     name: str
     value: str
@@ -42,8 +45,8 @@ class Page:
     Args:
         title: One line.
         text: Paragraphs.
-        heading: The text above the settings: what they are, and how they are changed.
-        settings: What can be changed, or what was measured.
+        heading: The line above the settings, which says how to change them.
+        settings: The settings, or the measured numbers.
         details: Further paragraphs, after the settings.
         json: The same as plain JSON values.
     """
@@ -61,11 +64,11 @@ class Catalog:
     """A list of items, and a page for each.
 
     Args:
-        kind: What an item is called.
-        items: Makes the list.
-        page: Makes the page of a name.
-        former_names: Returns names of earlier versions, which still have pages, with what they are called now.
-        accepts_any_name: Whether a name beyond the list has a page, too.
+        kind: The word for one item, such as `attack`.
+        items: Returns the list.
+        page: Returns the page of a name.
+        former_names: Returns the current names of earlier ones, which still have pages.
+        accepts_any_name: Whether a name that is not in the list has a page too.
     """
 
     kind: str
@@ -95,17 +98,17 @@ class Catalog:
 
 
 def settings_of(chosen: object) -> tuple[Setting, ...]:
-    """The settings of a dataclass, with the values it has and what its source says of them."""
+    """The settings of a dataclass, with their values and descriptions."""
     docs = field_docs(type(chosen))  # type: ignore[arg-type]
     return tuple(
-        Setting(f.name, written(getattr(chosen, f.name)), docs.get(f.name, ""))
+        Setting(f.name, setting_text(getattr(chosen, f.name)), docs.get(f.name, ""))
         for f in dataclasses.fields(chosen)  # type: ignore[arg-type]
         if f.init
     )
 
 
-def written(value: object) -> str:
-    """A value as `NAME:key=value` takes it; of an object, what differs from its defaults."""
+def setting_text(value: object) -> str:
+    """A value as written in `NAME:key=value`; of an object, the settings that differ from its defaults."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -113,10 +116,10 @@ def written(value: object) -> str:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         default = type(value)()
         pairs = ((f.name, getattr(value, f.name), getattr(default, f.name)) for f in dataclasses.fields(value))
-        changed = ", ".join(f"{name}={written(here)}" for name, here, there in pairs if here != there)
+        changed = ", ".join(f"{name}={setting_text(here)}" for name, here, there in pairs if here != there)
         return f"{type(value).__name__}({changed})"
     if isinstance(value, tuple | list):
-        return "+".join(map(written, value)) or "()"
+        return "+".join(map(setting_text, value)) or "()"
     if isinstance(value, enum.Enum):
         return next(text for text, item in choices(type(value)).items() if item is value)
     if isinstance(value, float):
@@ -138,13 +141,13 @@ def _module_text(documented: object) -> str:
 
 
 def _prose(text: str) -> str:
-    """The paragraphs that read well on a terminal: no formulas, no tables, no legends of shapes."""
+    """The paragraphs suitable for a terminal: no formulas, tables or legends of tensor shapes."""
     paragraphs = re.split(r"\n\s*\n", text.strip())
     skipped = re.compile(r"\.\. |[ =-]+$|Shape letters:|\s", re.M)
     dropped = [bool(skipped.match(one)) or ":math:" in one or "===" in one for one in paragraphs]
     kept = []
     for one, is_dropped, next_is_dropped in zip(paragraphs, dropped, [*dropped[1:], False], strict=True):
-        if not is_dropped:  # a colon announces what is dropped
+        if not is_dropped:  # a colon before a dropped paragraph
             kept.append(f"{one.removesuffix(':')}." if next_is_dropped and one.endswith(":") else one)
     return "\n\n".join(kept)
 
@@ -156,7 +159,7 @@ def _first_lines(table: Mapping[str, Any]) -> list[Item]:
 def _recipes() -> list[Item]:
     from vitadel.recipes import RECIPES
 
-    # of the title of a file, what follows a semicolon is for those who read the file
+    # what follows a semicolon in the title of a file is for readers of the file
     return [
         Item(name, make().about, _module_text(make).splitlines()[0].split(";")[0]) for name, make in RECIPES.items()
     ]
@@ -237,9 +240,9 @@ def _suite(name: str) -> Page:
     suite = SUITES[name]
     if not isinstance(suite, AttackSuite):
         return _of_settings(name, type(suite), suite, "--suite")
-    entries = [Setting(one.name, written(one.attack), f"loss {written(one.loss)}") for one in suite.attacks]
+    entries = [Setting(one.name, setting_text(one.attack), f"loss {setting_text(one.loss)}") for one in suite.attacks]
     if suite.attacks:
-        entries.append(Setting("eps_scales", written(suite.eps_scales), "Radii, as multiples of the threat's."))
+        entries.append(Setting("eps_scales", setting_text(suite.eps_scales), "Radii, as multiples of the threat's."))
     return Page(f"{name}: {suite.about}", "", "Attacks, one after the other", tuple(entries), "", describe(suite))
 
 
@@ -323,7 +326,7 @@ def _sweep(name: str) -> Page:
 
 
 def _evaluation(column: "Column") -> str:
-    """What fills a column, as it is written."""
+    """The evaluation of a column, as text."""
     parts = [str(column.evaluation), f"at {column.threat}" if column.threat else ""]
     parts.append(f"with --scaling {column.scaling}" if column.scaling else "")
     return " ".join(filter(None, [*parts, "on the rescaled model" if column.rescaled else ""]))
@@ -353,7 +356,7 @@ def _printed(row: "PublishedAccuracy") -> dict[str, object]:
 
 
 def _words(value: object) -> str:
-    """A value of a page's text; of a mapping, each entry with its name."""
+    """A value as text; the entries of a mapping with their names."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} by {one}" for name, one in value.items())
     return " ".join(value) if isinstance(value, list) else str(value)
@@ -379,13 +382,13 @@ def _models() -> list[Item]:
 def model_page(
     name: str, *, num_classes: int | None = None, image_size: int | None = None, patch_size: int | None = None
 ) -> Page:
-    """What a model is: parameters, GFLOPs, sizes, taps.
+    """The page of a model: parameters, GFLOPs, sizes, taps.
 
     Args:
         name: Anything that `load_model` takes.
         num_classes: Number of classes.
-        image_size: Side of the images in pixels.
-        patch_size: Side of a patch in pixels.
+        image_size: Input size in pixels.
+        patch_size: Patch size in pixels.
     """
     from vitadel import models
     from vitadel.api.models import load_model
@@ -408,11 +411,11 @@ def model_page(
     settings = (
         Setting("parameters", f"{measured.parameters:,}", "weights and biases"),
         Setting("gflops", f"{about['gflops']}", f"{about['gmacs']} GMAC, products inside attention counted"),
-        Setting("image_size", written(spec.image_size), "side of the images in pixels"),
-        Setting("patch_size", written(spec.patch_size), "side of a patch in pixels"),
-        Setting("num_classes", written(spec.num_classes), "number of logits"),
-        Setting("mean", written(spec.normalization.mean), "what is subtracted from pixels in [0, 1]"),
-        Setting("std", written(spec.normalization.std), "what they are divided by"),
+        Setting("image_size", setting_text(spec.image_size), "side of the images in pixels"),
+        Setting("patch_size", setting_text(spec.patch_size), "side of a patch in pixels"),
+        Setting("num_classes", setting_text(spec.num_classes), "number of logits"),
+        Setting("mean", setting_text(spec.normalization.mean), "mean of pixels in [0, 1]"),
+        Setting("std", setting_text(spec.normalization.std), "standard deviation of pixels in [0, 1]"),
         Setting("taps", str(len(taps)), f"{', '.join(taps[:9])}{', ...' if len(taps) > 9 else ''}"),
     )
     return Page(name, "", "Measured for one image", settings, "", about)

@@ -1,4 +1,4 @@
-"""`vd.load_data`: a data set with splits whose order is fixed."""
+"""`vd.load_data`: load a data set with fixed splits."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ _ELSEWHERE = {
     "batch_size": "torch.utils.data.DataLoader(load_data(...).test, batch_size={value})",
     "n_examples": 'load_data("cifar10:DIR[:{value}]")',
 }
-# native sizes; images of all other data sets have many sizes, and most models of them take 224
+# native sizes; images of other data sets vary in size, and most models for them take 224 pixels
 _NATIVE_SIZES = {"digits": 8, "cifar10": 32, "cifar100": 32}
 _USUAL_SIZE = 224
 # data sets that are cropped from their center, as ImageNet is evaluated
@@ -38,12 +38,12 @@ def load_data(
     """Load a data set: `digits`, `cifar10:DIR`, `imagenet:DIR`, `folder:DIR`, ..., with `[:n]` for its first n images.
 
     Args:
-        spec: The data set and the folder it is in.
-        image_size: Side of the images in pixels; by default 8 for digits, 32 for CIFAR, 224 for all other.
-        preprocess: `crop:SIZE[:RESIZE][:bicubic]` or `squash:SIZE[:bicubic]` in place of what suits the data set.
+        spec: The data set and its folder.
+        image_size: Side of the images in pixels; by default 8 for digits, 32 for CIFAR, 224 for all others.
+        preprocess: `crop:SIZE[:RESIZE][:bicubic]` or `squash:SIZE[:bicubic]` in place of the default of the data set.
         classes: Names of the classes to keep.
-        skip_unreadable: Leave out images that cannot be read, and count them, instead of refusing the data set.
-        holdout: Whether a part of the training images is held out as `.holdout`; otherwise `.train` has all of them.
+        skip_unreadable: Leave out unreadable images, and count them, instead of refusing the data set.
+        holdout: Hold out a part of the training images as `.holdout`; otherwise `.train` has all of them.
 
     Returns:
         The data set; `.train`, `.holdout` and `.test` are splits, and `.test.tensors(256)` gives pixels and labels.
@@ -64,12 +64,12 @@ def load_data(
 
 
 def default_preprocess(spec: str, image_size: int | None = None) -> str:
-    """The default preprocessing of a data set: cropped if they are ImageNet's, else resized."""
+    """The default preprocessing of a data set: a center crop for ImageNet, else resizing."""
     kind = data.parse_spec(spec).kind.value
     size = image_size or _NATIVE_SIZES.get(kind, _USUAL_SIZE)
     return f"crop:{size}" if kind in _CROPPED else f"squash:{size}"
 
 
 def as_preprocess(preprocess: str | Preprocess) -> Preprocess:
-    """A way to prepare images, or what the text of one stands for."""
+    """A preprocessing, given as an object or as text."""
     return data.parse_preprocess(preprocess) if isinstance(preprocess, str) else preprocess

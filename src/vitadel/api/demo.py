@@ -1,4 +1,4 @@
-"""Everything, small: two tiny models trained on digits, attacked, studied and compared on one page."""
+"""A small end-to-end example: two tiny models trained on digits, evaluated, analyzed and compared in one report."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +16,15 @@ from vitadel.evaluate.suites import Spatial
 from vitadel.report import SummaryRow, summarize
 
 _THREAT = "linf:24/255"
-# studies with the threat of those that attack
+# the studies, each with its threat if it attacks
 _STUDIES = {"lesion": None, "saliency": _THREAT}
-# the usual transformations leave nothing of 8 pixels
+# the usual ranges are too large for images of 8 pixels
 _SPATIAL = Spatial(max_translation=0.375, max_rotation=10.0, translations=5, rotations=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """The page that was written, and its accuracies."""
+    """The report, and the accuracies in it."""
 
     page: Path
     rows: tuple[SummaryRow, ...]
@@ -53,7 +53,7 @@ class Demo:
             ]
             for row in self.rows
         ]
-        title = "Digits: accuracy on the images as they are, and under attack"
+        title = "Digits: clean and robust accuracy"
         return [ShortTable(title, columns, cells, [f"report: {self.page}"])]
 
     def __repr__(self) -> str:
@@ -63,14 +63,16 @@ class Demo:
 def demo(
     out: str | Path = "vitadel-demo", *, progress: bool | ProgressCallback | None = None, command: str | None = None
 ) -> Demo:
-    """Train a tiny ViT and an adversarially trained copy on digits, attack and study both, write the report.
+    """Train a tiny ViT on digits, normally and adversarially; evaluate and analyze both and write a report.
 
     Args:
         out: A folder for the runs and the report; an interrupted demo resumes in it.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
-        command: What the manifests record as the command.
+        command: The command line, for the manifests.
     """
-    torch.set_num_threads(1)  # tiny tensors are no faster with more, and sums come out the same on every machine
+    torch.set_num_threads(
+        1
+    )  # more threads are not faster for tiny tensors, and one thread sums in the same order everywhere
     folders: list[Path] = []
     with progress_of(progress) as notify:
         for name in ("digits-standard", "digits-adversarial"):
@@ -80,7 +82,7 @@ def demo(
 
 
 def _train_and_evaluate(name: str, out: Path, notify: ProgressCallback, command: str | None) -> list[Path]:
-    """A model trained, attacked at growing radii, rotated and translated, and studied."""
+    """Train a model, evaluate it at several radii and under rotations and translations, and run the studies."""
     run, evaluated = out / name, out / f"{name}-eval"
     model = train(name, run, progress=notify, command=command)
     evaluate(model, "digits", ["curve", _SPATIAL], run=evaluated, threat=_THREAT, progress=notify, command=command)

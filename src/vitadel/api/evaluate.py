@@ -1,4 +1,4 @@
-"""`vd.evaluate`: suites on a model, one row per image in a run folder."""
+"""`vd.evaluate`: evaluate a model with suites and write one row per image."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +9,7 @@ from torch import nn
 
 from vitadel import threats
 from vitadel.api.arguments import progress_of
-from vitadel.api.job import Job, refuse_options
+from vitadel.api.inputs import Inputs, refuse_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import Evaluation
 from vitadel.attacks import Engine, Scaling
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_THREAT = "linf:8/255"
-# data whose labels are not the model's classes, and the suite that knows them
+# data sets whose labels are not classes of a model, and the suite for them
 _OWN_LABELS = {"cue-conflict": "shape-bias"}
 
 
@@ -60,34 +60,37 @@ def evaluate(
     command: str | None = None,
     **options: Unpack[ModelOptions],
 ) -> Evaluation:
-    """Evaluate a model into a run folder; interrupted at any time, the same call resumes.
+    """Evaluate a model and write the results into a run folder. Repeat the call to resume an interrupted run.
 
     Args:
         model: Anything that `load_model` takes, or a model.
         data: Anything that `load_data` takes, at the model's size, or a data set.
-        suites: Names from `vitadel suites`, also with settings (`corruptions:severities=1+3`), several with commas or
-            as a list; suites; or attacks, as objects or text (`pgd:steps=40,loss=margin`).
-        run: The run folder; one of another run is refused.
+        suites: Suites or attacks, as objects or text: names from `vitadel suites`, also with settings
+            (`corruptions:severities=1+3`), or attacks such as `pgd:steps=40,loss=margin`. Several as a list, or, if
+            they are names of suites, separated by commas.
+        run: The run folder; a folder of a different run is refused.
         threat: The threat model of suites that attack.
-        split: Which images: `test`, `holdout` or `train`.
+        split: The split to use: `test`, `holdout` or `train`.
         seed: Seeds all random numbers.
-        batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
-        precision: The precision of the search: `float32`, `bf16` or `fp16`. Success is always judged in float32.
-        compile: Send the model through `torch.compile`.
+        batch_size: Batch size; halved automatically if memory runs out. Does not affect results.
+        precision: The precision of the search: `float32`, `bf16` or `fp16`. Success is judged by the unmodified model
+            in the precision of its weights; logits are compared in float32.
+        compile: Compile the model with `torch.compile`.
         keep_images: Save the adversarial examples in the run folder.
-        scaling: Attack robust images once more with scaled attention: `aas`, `aas-paper`, a factor such as `0.01`, ...
-        preprocess: How images are prepared; by default as in the run that trained the model.
-        skip_unreadable: Leave out images that cannot be read, and count them.
+        scaling: Attack the remaining robust images again with scaled attention: `aas`, `aas-paper`, a factor such as
+            `0.01`, ...
+        preprocess: The preprocessing; by default that of the run that trained the model.
+        skip_unreadable: Leave out unreadable images, and report how many.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
-        command: What the manifest records as the command.
-        **options: How a model given as text is loaded: `num_classes`, `image_size`, `patch_size`, `mean`, `std`,
-            `device`.
+        command: The command line, for the manifest.
+        **options: Options of `load_model` for a model given as text: `num_classes`, `image_size`, `patch_size`, `mean`,
+            `std`, `device`.
 
     Returns:
-        The records of all suites, as a short table when printed.
+        The records of all suites; a short table when printed.
 
     Raises:
-        UsageError: If model, data, suites and threat do not go together, or the folder belongs to another run.
+        UsageError: If model, data, suites and threat do not match, or the folder belongs to a different run.
 
     Example:
         >>> evaluate("runs/vit", "cifar10:DIR[:1000]", ["autoattack", "corruptions"], run="runs/vit-eval")
@@ -100,47 +103,49 @@ def evaluate(
         _refuse_without_attacks(chosen, spelled("keep_images") if keep_images else spelled("scaling", scaling))
     engine = Engine(batch_size=batch_size, precision=precision, compile=compile)
     threat = threats.as_threat(threat)
-    job = Job.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
-    _check(chosen, job, threat, chosen_scaling)
+    inputs = Inputs.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
+    _check(chosen, inputs, threat, chosen_scaling)
     kind = "attack" if all(suite.name == "attack" for suite in chosen) else "evaluate"
-    within = _identifying_threat(chosen, threat, Path(run))
-    claimed = job.claim(run, kind, _parts(chosen, job, within, seed, chosen_scaling, keep_images), command)
+    identifying = _identifying_threat(chosen, threat, Path(run))
+    claimed = inputs.claim_run(
+        run, kind, _parts(chosen, inputs, identifying, seed, chosen_scaling, keep_images), command
+    )
     records: list[SuiteRecord] = []
     with progress_of(progress) as notify:
-        if job.assumption:
-            notify(job.assumption, 0, 0, {})
-        ctx = Context(job.model, job.images, job.data, threat, seed, engine, job.ranks, progress=notify)
+        if inputs.assumption:
+            notify(inputs.assumption, 0, 0, {})
+        ctx = Context(inputs.model, inputs.images, inputs.data, threat, seed, engine, inputs.ranks, progress=notify)
         for suite in chosen:
             if isinstance(suite, AttackSuite) and keep_images:
                 suite = replace(suite, keep_images=True)
             records += evaluate_suite(suite, ctx, claimed.results, scaling=chosen_scaling)
-    return Evaluation(Path(run), job.name, tuple(records), job.assumption)
+    return Evaluation(Path(run), inputs.name, tuple(records), inputs.assumption)
 
 
 def _refuse_without_attacks(suites: Sequence[Suite], option: str) -> None:
-    # `clean` is a suite of attacks too, of none
+    # `clean` is an AttackSuite too, without attacks
     if not any(isinstance(suite, AttackSuite) and suite.attacks for suite in suites):
         names = ", ".join(suite.name for suite in suites)
         raise UsageError(f"{option} is about suites of attacks, and there is none among: {names}. Leave it out.")
 
 
-def _check(suites: Sequence[Suite], job: Job, threat: Threat, scaling: Scaling | None) -> None:
-    """Refuse suites, data, threat and model that do not go together, before anything is written."""
-    refuse_unwritable_names(job.data, job.split)
-    own = _OWN_LABELS.get(job.data.spec.partition(":")[0])
+def _check(suites: Sequence[Suite], inputs: Inputs, threat: Threat, scaling: Scaling | None) -> None:
+    """Refuse suites, data, threat and model that do not match, before anything is written."""
+    refuse_unwritable_names(inputs.data, inputs.split)
+    own = _OWN_LABELS.get(inputs.data.spec.partition(":")[0])
     for suite in suites:
         if own is not None and suite.name != own:
             raise UsageError(
-                f"the labels of {job.data.spec} are not the classes of a model, so {suite.name} does not apply to "
+                f"the labels of {inputs.data.spec} are not the classes of a model, so {suite.name} does not apply to "
                 f"them. Write {own!r} as the suite (--suite {own})."
             )
-        refuse_suite(suite, job.model, job.data, threat=threat, split=job.split, scaling=scaling)
+        refuse_suite(suite, inputs.model, inputs.data, threat=threat, split=inputs.split, scaling=scaling)
 
 
 def _identifying_threat(suites: Sequence[Suite], threat: Threat, run: Path) -> object:
-    """The threat, if a suite attacks within it; otherwise what a run has recorded that was begun by earlier versions.
+    """The threat if a suite attacks; otherwise the one that an existing run has recorded.
 
-    They recorded a threat in every run, and such a run is resumed whatever it is.
+    Earlier versions recorded a threat in every run; without an attack such a run resumes whatever its threat.
     """
     if any(suite.needs_threat for suite in suites):
         return threat
@@ -148,18 +153,18 @@ def _identifying_threat(suites: Sequence[Suite], threat: Threat, run: Path) -> o
 
 
 def _parts(
-    suites: Sequence[Suite], job: Job, threat: object, seed: int, scaling: Scaling | None, keep_images: bool
+    suites: Sequence[Suite], inputs: Inputs, threat: object, seed: int, scaling: Scaling | None, keep_images: bool
 ) -> dict[str, object]:
     """What identifies this evaluation, in addition to model and data."""
     named = [suite for suite in suites if isinstance(suite, SuiteWithFiles)]
-    # a run that resumes with another file of the same name would be another run
-    files: Mapping[str, object] = {suite.name: suite.named_files(job.data, job.split) for suite in named}
+    # with a different file of the same name it would be a different run
+    files: Mapping[str, object] = {suite.name: suite.named_files(inputs.data, inputs.split) for suite in named}
     files = {name: hashes for name, hashes in files.items() if hashes}
     return {
         "suite": list(suites),
         **({} if threat is None else {"threat": threat}),
         "seed": seed,
         **({} if scaling is None else {"scaling": scaling}),
-        **({"keep_images": True} if keep_images else {}),  # begun without it, a run could keep only the rest
+        **({"keep_images": True} if keep_images else {}),  # a run started without it has already discarded images
         **({"files": files} if files else {}),
     }

@@ -1,4 +1,4 @@
-"""`vd.load_model`: a model on pixels in [0, 1] from anywhere."""
+"""`vd.load_model`: load a model that takes pixels in [0, 1]."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,12 +28,12 @@ _ELSEWHERE = {
 }
 
 
-# an object of its own, so that `device="cpu"` can be told from no device at all
+# a separate object, to distinguish device="cpu" from no device given
 _CPU = torch.device("cpu")
 
 
 class ModelOptions(TypedDict, total=False):
-    """How a model that is given as text is loaded; the arguments of `load_model` of the same names."""
+    """The arguments of `load_model` for a model that is given as text to another function."""
 
     num_classes: int | None
     image_size: int | None
@@ -62,22 +62,22 @@ def load_model(
 
     Args:
         model: `timm:NAME`, `timm:NAME@FILE`, `vitadel:NAME`, `zoo:NAME`, a run folder, a checkpoint file, or any
-            `nn.Module` that takes normalized images, which is wrapped. A module keeps its shape and its weights, so
-            only `mean`, `std` and `device` go with it.
-        num_classes: Another number of classes replaces the head by a fresh one.
-        image_size: Side of the images in pixels; positions are resampled.
-        patch_size: Side of a patch in pixels; the patch kernel is resampled.
-        mean: What is subtracted from pixels, one number or one per channel; by default the architecture's own.
-        std: What pixels are divided by; given together with `mean`.
+            `nn.Module` that takes normalized images, which is wrapped. A module keeps its shape and weights, so only
+            `mean`, `std` and `device` apply to it.
+        num_classes: Number of classes; a head of another size is replaced by a new one.
+        image_size: Input size in pixels; position embeddings are interpolated.
+        patch_size: Patch size in pixels; the patch-embedding kernel is resampled.
+        mean: Mean of pixels, one number or one per channel; by default that of the architecture.
+        std: Standard deviation of pixels; given together with `mean`.
         options: Further arguments of timm's constructor, such as `{"drop_path_rate": 0.1}`.
         pretrained: Download timm's weights.
         keep_head: Refuse another number of classes instead of replacing a trained head.
-        seed: Seeds the weights that no file provides.
-        device: `cpu`, `cuda`, ...; None for the GPU if there is one; by default the CPU. A module stays where it is
-            unless a device is named.
+        seed: Seeds the initialization of weights that no file provides.
+        device: `cpu`, `cuda`, ...; None for the GPU if available; by default the CPU. A module stays on its device
+            unless another is given.
 
     Returns:
-        A plain `nn.Module` with the normalization inside and `taps` for its internal values.
+        An `nn.Module` that includes the normalization, with `taps` for its activations.
 
     Raises:
         UsageError: If there is no such model, or its weights do not fit.
@@ -115,7 +115,7 @@ def load_model(
 
 
 def _refuse_for_modules(given: Mapping[str, object]) -> None:
-    """Refuse options that a module cannot follow, because it is built and has its weights."""
+    """Refuse options that do not apply to a module, which is already built."""
     if names := [name for name, value in given.items() if value is not None]:
         raise UsageError(
             f"a network that is built already keeps its shape and weights, got {', '.join(names)}. "

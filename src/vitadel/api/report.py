@@ -1,4 +1,4 @@
-"""`vd.report`: one page from run folders, and its comparison as tables."""
+"""`vd.report`: write an HTML report of run folders, and its comparison as tables."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,16 +13,16 @@ def report(
     baseline: str | None = None,
     tables: str | Path | None = None,
 ) -> list[Path]:
-    """Write one self-contained HTML page from one or more run folders.
+    """Write one self-contained HTML report of one or more run folders.
 
     Args:
         runs: Folders of trainings, evaluations, studies and sweeps.
-        out: The page.
-        baseline: The model, by its name in the page, that differences are measured from.
+        out: The HTML file.
+        baseline: The model to show differences from, by its name in the report.
         tables: A folder for the comparison as LaTeX, Markdown, CSV and JSON, with its figures.
 
     Returns:
-        The files that were written, the page first.
+        The written files, the report first.
 
     Raises:
         UsageError: If one of the folders is not a run, or a file cannot be written.

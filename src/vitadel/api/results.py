@@ -1,4 +1,4 @@
-"""What evaluations and studies return, as short tables."""
+"""Results of evaluations, printed as short tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Summary = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class ShortTable:
-    """A table of text: a title, names of columns, rows, and lines below it."""
+    """A table of text: title, column names, rows, and notes below it."""
 
     title: str
     columns: Sequence[str]
@@ -36,13 +36,13 @@ class ShortTable:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What `vd.evaluate` returns: the run folder, and a record per suite and radius.
+    """What `vd.evaluate` returns: the run folder, and one record per suite and radius.
 
     Args:
         run: The run folder, with one row per image under `eval/NAME/rows.parquet`.
-        model: What records call the model.
+        model: The name of the model in records.
         records: As written to `eval/NAME/summary.json`.
-        assumption: What had to be assumed of the model's normalization; empty if nothing.
+        assumption: What was assumed about the normalization of the model; empty if nothing.
     """
 
     run: Path
@@ -57,7 +57,7 @@ class Evaluation:
         return len(self.records)
 
     def __getitem__(self, name: str) -> SuiteRecord:
-        """The record of this name, such as `quick-linf-8_255`; the suite's name will do where it has one record.
+        """The record of this name, such as `quick-linf-8_255`; or of this suite, if it has only one record.
 
         Raises:
             UsageError: If there is no such record.
@@ -71,11 +71,11 @@ class Evaluation:
         return by_name[name]
 
     def to_dict(self) -> dict[str, object]:
-        """Everything but pictures as plain JSON values."""
+        """Everything except pictures, as plain JSON values."""
         return {"run": str(self.run), "evaluations": [without_arrays(record.to_json()) for record in self.records]}
 
     def tables(self) -> list[ShortTable]:
-        """Attacks in one table, then a table for every other suite."""
+        """One table for the suites of attacks, then one for every other suite."""
         attacked = [record for record in self.records if not record.measures]
         others = [_measures_table(self.model, record) for record in self.records if record.measures]
         return [*([_attack_table(self.model, attacked)] if attacked else []), *others]
@@ -86,16 +86,16 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Robustness:
-    """What `vd.robustness` returns; accuracies are shares in [0, 1].
+    """What `vd.robustness` returns; accuracies are in [0, 1].
 
     Args:
         record: The numbers, as `vd.evaluate` writes them.
-        broken_by: Per image the attack that broke it first; "clean" if it was misclassified before any, "" if robust.
+        broken_by: Per image the first attack that broke it; "clean" if the clean image is misclassified, "" if robust.
         prediction: Per image the class predicted for its adversarial example, or for the image itself.
-        distance: Per image how far its adversarial example is, in the threat's norm.
-        x_adv: The adversarial examples, or the last attempts on robust images.
-        factors: The factors found for scaled attention; None without it.
-        paper_protocol: The rescaled model's robust accuracy, attacked in the model's place, as its paper reports it.
+        distance: Per image the distance of its adversarial example, in the threat's norm.
+        x_adv: The adversarial examples; for robust images the last attempts.
+        factors: The factors found for attention scaling; None without it.
+        paper_protocol: Robust accuracy of the rescaled model itself, as the paper reports it.
 
     Example:
         >>> f"{result.clean_accuracy:.1%} -> {result.robust_accuracy:.1%}"
@@ -112,13 +112,13 @@ class Robustness:
 
     @property
     def clean(self) -> Accuracy:
-        """Accuracy on the images as they are, with its 95% interval."""
+        """Clean accuracy with its 95% interval."""
         assert self.record.clean is not None
         return self.record.clean
 
     @property
     def robust(self) -> Accuracy:
-        """Accuracy after all attacks, with its 95% interval."""
+        """Robust accuracy after all attacks, with its 95% interval."""
         return self.record.robust or self.clean
 
     @property
@@ -131,7 +131,7 @@ class Robustness:
 
     @property
     def attacks(self) -> Sequence[AttackRecord]:
-        """What each attack did and cost."""
+        """The record of each attack: images tried and broken, and cost."""
         return self.record.attacks
 
     @property
@@ -144,12 +144,12 @@ class Robustness:
         return self.record.seconds
 
     def to_dict(self) -> dict[str, object]:
-        """The record as plain JSON values, and the results of each image."""
+        """The record and the per-image results as plain JSON values."""
         images = {"broken_by": self.broken_by, "prediction": self.prediction, "distance": self.distance}
         return {**self.record.to_json(), **{name: list(values) for name, values in images.items()}}
 
     def tables(self) -> list[ShortTable]:
-        """Accuracies, and what each attack did."""
+        """The accuracies, and a row per attack."""
         rows = [
             [one.name, str(one.tried), str(one.broken), str(one.forwards), str(one.backwards), f"{one.seconds:.1f}"]
             for one in self.attacks
@@ -162,7 +162,7 @@ class Robustness:
 
 
 def without_arrays(result: Summary) -> dict[str, object]:
-    """A result without the pixels of its pictures and without histograms, which are in the run folder."""
+    """A result without pixels of pictures and without histograms, which are in the run folder."""
     pruned = _pruned(dict(result), ("cells", "panels", "counts", "edges"))
     assert isinstance(pruned, dict)
     return pruned
@@ -194,16 +194,16 @@ def _measures_table(model: str, record: SuiteRecord) -> ShortTable:
     return ShortTable(f"{record.title}: {model}", columns, rows, [record.sentence, *_flags(record)])
 
 
-def _factors(found: Mapping[str, Any]) -> str:
-    factors = found["factors"]
+def _factors(record: Mapping[str, Any]) -> str:
+    factors = record["factors"]
     each = factors["attentions"]
     # older records say `felled` and `of`
     broken, num_images = (
         factors.get(new, factors.get(old)) for new, old in (("broken", "felled"), ("num_images", "of"))
     )
     trial = "" if broken is None else f"; a short attack broke {broken} of {num_images}"
-    where = {"train": "training", "evaluated": "evaluated"}.get(str(found.get("split")))
-    where = "" if where is None else f", found on {found['images']} {where} images"
+    where = {"train": "training", "evaluated": "evaluated"}.get(str(record.get("split")))
+    where = "" if where is None else f", found on {record['images']} {where} images"
     if not each:
         return f"logits scaled by {factors['logits']:.2g}{where}{trial}"
     return f"{len(each)} attentions scaled by {min(each):.2g} to {max(each):.2g}{where}{trial}"

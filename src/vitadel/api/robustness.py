@@ -1,4 +1,4 @@
-"""`vd.robustness`: the robustness of a model on images in memory."""
+"""`vd.robustness`: clean and robust accuracy of a model on images in memory."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,30 +58,32 @@ def robustness(
 ) -> Robustness:
     """Attack images with pixels in [0, 1] and report clean and robust accuracy; AutoAttack by default.
 
-    The model decides where the work is done and in which precision it is judged; its logits are compared in float32.
+    The attacks run on the device of the model. Success is judged by the unmodified model in the precision of its
+    weights; logits are compared in float32.
 
     Args:
         model: Takes pixels in [0, 1] and returns logits; or anything that `load_model` takes.
-        x: Images [n, channels, height, width] as a tensor or an array; or a `DataLoader`, a split, or a data set or
-            its name as `load_data` takes it (its test images), and then no `y`.
+        x: Images [n, channels, height, width] as a tensor or an array. Or, without `y`, a `DataLoader`, a split, or a
+            data set or its name as `load_data` takes it, whose test images are used.
         y: Labels [n].
         threat: The threat model, such as `linf:8/255`, `l2:0.5` or `l1:12`; `linf:8/255` by default.
         suite: A name from `vitadel suites`, an attack such as `vd.attacks.PGD(steps=20)` or `pgd:steps=20`, or several
             attacks, one after the other on the images that are still robust.
         seed: Seeds all random numbers.
-        batch_size: Images at a time; halved if they do not fit into memory. No result depends on it.
+        batch_size: Batch size; halved automatically if memory runs out. Does not affect results.
         precision: The precision of the search: `float32`, `bf16` or `fp16`.
-        compile: Send the model through `torch.compile`.
+        compile: Compile the model with `torch.compile`.
         engine: An `Engine` with batch size, precision and compilation, in place of the three arguments above.
-        scaling: Attack robust images once more with scaled attention: `aas`, `aas-paper`, a factor such as `0.01`, ...
+        scaling: Attack the remaining robust images again with scaled attention: `aas`, `aas-paper`, a factor such as
+            `0.01`, ...
         progress: None shows bars on a terminal, False shows nothing; or a callback.
 
     Returns:
-        Accuracies with intervals, per image what broke it, adversarial examples, costs and flags; a short table when
-        printed.
+        Accuracies with intervals, per image the attack that broke it, adversarial examples, costs and flags; a short
+        table when printed.
 
     Raises:
-        UsageError: If images, labels, model and threat do not go together.
+        UsageError: If images, labels, model and threat do not match.
 
     Example:
         >>> result = robustness(model, x, y, "linf:8/255")
@@ -90,7 +92,7 @@ def robustness(
     """
     if isinstance(y, str) or (y is not None and not hasattr(y, "__len__") and not isinstance(y, Iterable)):
         if threat is not None:
-            raise UsageError(f"robustness is within one threat, got {y!s} and {threat!s}. Leave one of them out.")
+            raise UsageError(f"robustness takes one threat, got {y!s} and {threat!s}. Leave one of them out.")
         y, threat = None, as_threat(y)  # type: ignore[arg-type]
     threat = refuse_norm_and_eps("robustness", threat, other) or threat
     refuse_arguments(robustness, other, _ELSEWHERE)
@@ -117,7 +119,7 @@ def robustness(
 
 
 def _engine(engine: Engine | None, settings: Mapping[str, Any]) -> Engine:
-    """The given engine, or one with these settings; both would contradict each other."""
+    """The given engine, or one with these settings; giving both is refused."""
     given = {name: value for name, value in settings.items() if value is not None}
     if engine is None:
         return Engine(**given)
@@ -142,9 +144,11 @@ def _adversarial_images(
 
 
 def _one_suite(suite: object) -> AttackSuite:
-    """A suite of all the attacks, at one radius."""
+    """One suite with all the attacks, at one radius."""
     several: Any = suite if isinstance(suite, list | tuple) else [suite]
-    suites = [one for item in several for one in as_suites([item])]  # one by one: all of attacks are called `attack`
+    suites = [
+        one for item in several for one in as_suites([item])
+    ]  # one at a time, because every single attack makes a suite called `attack`
     if others := [one.name for one in suites if not isinstance(one, AttackSuite)]:
         raise UsageError(
             f"robustness attacks images, and {others[0]} is not an attack. Write vd.evaluate(..., {others[0]!r})."
@@ -156,12 +160,14 @@ def _one_suite(suite: object) -> AttackSuite:
         else AttackSuite("attacks", "", _numbered([a for one in attacks for a in one.attacks]))
     )
     if len(chosen.eps_scales) > 1:
-        raise UsageError(f"robustness is at one radius, and the suite {chosen.name!r} has several. Use `evaluate`.")
+        raise UsageError(
+            f"robustness attacks at one radius, and the suite {chosen.name!r} has several. Use `evaluate`."
+        )
     return chosen
 
 
 def _numbered(attacks: Sequence[NamedAttack]) -> tuple[NamedAttack, ...]:
-    """The attacks, the second of one name called `pgd-2`."""
+    """The attacks with distinct names: a second `pgd` becomes `pgd-2`."""
     times: Counter[str] = Counter()
     numbered = []
     for attack in attacks:
@@ -172,7 +178,7 @@ def _numbered(attacks: Sequence[NamedAttack]) -> tuple[NamedAttack, ...]:
 
 
 def _tensors(model: nn.Module, x: object, y: object) -> tuple[Tensor, Tensor]:
-    """Images and labels as tensors, from whatever holds them."""
+    """Images and labels as tensors, from any of the accepted types."""
     if isinstance(x, str | DataSet | Split | DataLoader) and y is not None:
         raise UsageError(f"a {type(x).__name__} of images holds labels already, got y as well. Leave y out.")
     if isinstance(x, str):
@@ -205,7 +211,7 @@ def _are_pairs(parts: list[object]) -> "TypeGuard[list[tuple[object, object]]]":
 
 
 def _as_tensor(values: object, *, floating: bool) -> Tensor:
-    """A tensor as it is; of an array, float64 images become float32, because models are."""
+    """A tensor unchanged, an array as a tensor; float64 images of an array become float32, as models are."""
     if isinstance(values, Tensor):
         return values
     tensor = torch.as_tensor(values)

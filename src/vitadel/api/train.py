@@ -1,4 +1,4 @@
-"""`vd.train`: a recipe into a run folder."""
+"""`vd.train`: train a model with a recipe."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ _ELSEWHERE = {
     "threat": 'overrides={{"objective.threat": "linf:8/255"}}',
     "eps": 'overrides={{"objective.threat": "linf:8/255"}}',
     "settings": "overrides={value}",
-    "device": "nothing: training is on the GPU if there is one; CUDA_VISIBLE_DEVICES=1 before the command: another",
+    "device": "nothing: training uses the GPU if available; CUDA_VISIBLE_DEVICES=1 selects another",
     "model": 'overrides={{"model.start": "timm:NAME"}}',
     "resume": "nothing: the same call resumes",
     "output_dir": "train(recipe, {value!r})",
@@ -47,21 +47,21 @@ def train(
     command: str | None = None,
     **other: object,
 ) -> Model:
-    """Train a recipe into a run folder; interrupted at any time, the same call resumes.
+    """Train a model with a recipe and write it into a run folder. Repeat the call to resume an interrupted run.
 
     Args:
         recipe: A name from `vitadel recipes`, or a `Recipe`.
-        run: The run folder; one of another run is refused.
-        data: The text of a data set in place of the recipe's, such as `cifar10:DIR[:1000]`.
+        run: The run folder; a folder of a different run is refused.
+        data: A data set in place of the recipe's, as text such as `cifar10:DIR[:1000]`.
         overrides: Settings to change, such as `{"plan.epochs": 3, "selection.threat": "linf:4/255"}`.
         progress: None shows bars on a terminal, False shows nothing; or a callback.
-        command: What the manifest records as the command.
+        command: The command line, for the manifest.
 
     Returns:
-        The model to evaluate: the best checkpoint by the hold-out, or the last weights without one.
+        The trained model: the best checkpoint on the hold-out, or the last weights if nothing is held out.
 
     Raises:
-        UsageError: If there is no such recipe or setting, or the folder belongs to another run.
+        UsageError: If there is no such recipe or setting, or the folder belongs to a different run.
 
     Example:
         >>> model = train("digits-adversarial", "runs/robust", overrides={"plan.epochs": 3})
@@ -70,7 +70,7 @@ def train(
     if data is not None and not isinstance(data, str):
         spec = data.spec if isinstance(data, DataSet) else "cifar10:DIR"
         raise UsageError(
-            "train takes data as text, because the recipe says how images are prepared, got a "
+            "train takes data as text, because the recipe sets the preprocessing, got a "
             f'{type(data).__name__}. Write data="{spec}".'
         )
     with progress_of(progress) as notify:
@@ -82,7 +82,7 @@ def train(
 
 
 def as_recipe(recipe: str | Recipe) -> Recipe:
-    """A recipe, or the one of this name."""
+    """A recipe, given as an object or by name."""
     if isinstance(recipe, Recipe):
         return recipe
     if recipe not in RECIPES:

@@ -14,11 +14,13 @@ import typer
 from vitadel import __version__
 from vitadel.cli import analyze, catalog, data, demo, evaluate, report, sweep, train
 from vitadel.cli.help import Command, application
-from vitadel.cli.parsing import with_new_names
 from vitadel.core.distributed import set_launch_environment
 from vitadel.core.errors import Stopped, UsageError
 
-# characters of an error, and how many of them are its beginning: what to write instead is at its end
+# spellings of earlier versions
+_RENAMED_COMMANDS = {"analyse": "analyze"}
+_RENAMED_OPTIONS = {"--batch": "--batch-size", "--classes": "--num-classes"}
+# the longest error, in characters, and how many of its first ones are kept; its end says what to write instead
 _LONGEST, _BEGINNING = 1500, 1000
 
 app = application("Train, attack, evaluate and explain robust Vision Transformers.")
@@ -56,14 +58,15 @@ def _options(
 
 
 def main() -> None:
-    """Run a command; a user's mistake is one line and exit code 2, Ctrl-C is 130, a traceback is our bug.
+    """Run a command.
 
-    A closed pipe at the output, as after `| head`, ends the command silently and with exit code 1.
+    A mistake of the user gives a one-line error and exit code 2, Ctrl-C exit code 130; a traceback is a bug. If the
+    output is a closed pipe, as with `| head`, the command ends silently with exit code 1.
     """
     _prepare_output()
     try:
         set_launch_environment()
-        code = app(with_new_names(sys.argv[1:]), prog_name="vitadel", standalone_mode=False)
+        code = app(_with_new_names(sys.argv[1:]), prog_name="vitadel", standalone_mode=False)
         sys.stdout.flush()
     except UsageError as error:
         _fail(str(error), 2)
@@ -71,16 +74,16 @@ def main() -> None:
         _fail(str(stopped), 143)
     except typer.Abort:
         _fail("stopped.", 130)
-    except OSError as error:  # of the system, not of the program: a full disk, a name that is too long
+    except OSError as error:  # of the operating system: a full disk, a name that is too long
         if isinstance(error, BrokenPipeError):
             _flush()
             sys.exit(1)
         _fail(f"{error.filename or 'cannot write the output'}: {error.strerror or error}.", 2)
     except Exception as error:
-        # typer's own errors about the command line, of any copy of click it was built with
+        # typer's errors about the command line; typer may bundle its own copy of click, so the class is not compared
         if not hasattr(error, "format_message"):
             raise
-        if not error.format_message():  # no command was named, and the help is already on the screen
+        if not error.format_message():  # no command was given; the help was printed
             sys.exit(2)
         _fail(f"{error.format_message()} See `vitadel --help`.", 2)
     if code == 130:
@@ -88,19 +91,32 @@ def main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _with_new_names(words: list[str]) -> list[str]:
+    """The arguments of the command line, with the spellings of earlier versions replaced."""
+    if words and words[0] in _RENAMED_COMMANDS:
+        words = [_RENAMED_COMMANDS[words[0]], *words[1:]]
+    renamed = []
+    for word in words:
+        option, equals, value = word.partition("=")
+        renamed.append(_RENAMED_OPTIONS.get(option, option) + equals + value)
+    return renamed
+
+
 def _prepare_output() -> None:
-    """Somewhere to print to, and a way to print what the terminal's encoding lacks."""
+    """Replace closed streams, and escape characters that the terminal's encoding lacks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the parent process
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # one redirected to a pipe at the file-descriptor level has no position
+            with suppress(
+                OSError
+            ):  # a stream redirected to a pipe at the file-descriptor level cannot report its position
                 stream.reconfigure(errors="backslashreplace")
 
 
 def _flush() -> None:
-    """Write out what is waiting; if that cannot be, drop it, or Python complains once more when it ends."""
+    """Flush the output; if that fails, discard it, so that Python does not report the error again at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -117,7 +133,7 @@ def _fail(message: str, code: int) -> None:
 
 
 def _one_line(message: str) -> str:
-    """The message without line breaks and control characters, which a file name may hold, its middle cut if long."""
+    """The message on one line, with control characters escaped; the middle of a long message is left out."""
     text = " ".join(message.split())
     text = "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
     return text if len(text) <= _LONGEST else f"{text[:_BEGINNING]} [...] {text[_BEGINNING - _LONGEST :]}"

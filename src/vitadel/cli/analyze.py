@@ -1,10 +1,11 @@
-"""`vitadel analyze`: a study of a model."""
+"""`vitadel analyze`: run a study of a model."""
 
 from typing import Annotated
 
 import typer
 
 from vitadel.cli import show
+from vitadel.cli.commands import call
 from vitadel.cli.options import (
     ATTACK,
     BatchSizeOption,
@@ -24,7 +25,6 @@ from vitadel.cli.options import (
     StdOption,
     option,
 )
-from vitadel.cli.parsing import call
 
 
 def analyze(
@@ -39,7 +39,7 @@ def analyze(
             "--threat",
             ATTACK,
             "NORM:EPS",
-            "Norm and radius of a study that attacks: linf:4/255, l2:0.5. By default linf:8/255.",
+            "Norm and radius, for studies that attack: linf:4/255, l2:0.5. By default linf:8/255.",
         ),
     ] = None,
     num_classes: NumClassesOption = None,
@@ -55,7 +55,7 @@ def analyze(
     device: DeviceOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Explain a model with a study: measurements, figures, findings."""
+    """Analyze a model with a study and write its numbers and figures."""
     from vitadel.api.analyze import analyze
 
     result = call(analyze, context.params)

@@ -1,4 +1,4 @@
-"""`vitadel recipes | models | attacks | scalings | suites | studies | sweeps`: lists, and a page for each entry."""
+"""`vitadel recipes | models | attacks | scalings | suites | studies | sweeps`: lists and pages of entries."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from vitadel.cli import show
 from vitadel.cli.options import MODEL, ImageSizeOption, JsonOption, PatchSizeOption, option
 
 NameArgument = Annotated[
-    str | None, typer.Argument(help="Name to show in detail, or text to search for.", metavar="[NAME]")
+    str | None, typer.Argument(help="Name of the entry to show, or text to search for.", metavar="[NAME]")
 ]
 
 
@@ -24,7 +24,7 @@ def models(
     patch_size: PatchSizeOption = None,
     json: JsonOption = False,
 ) -> None:
-    """List trained models and architectures, or measure one: parameters, GFLOPs, taps."""
+    """List trained models and architectures, or show one: parameters, GFLOPs, taps."""
     from vitadel.api.catalog import CATALOGS, Page, model_page
 
     if name is None or not CATALOGS["models"].accepts_any_name(name):
@@ -45,7 +45,7 @@ def scalings(name: NameArgument = None, json: JsonOption = False) -> None:
 
 
 def suites(name: NameArgument = None, json: JsonOption = False) -> None:
-    """List the suites of an evaluation, or show the settings of one."""
+    """List the evaluation suites, or show the settings of one."""
     _show("suites", name, json)
 
 
@@ -55,7 +55,7 @@ def studies(name: NameArgument = None, json: JsonOption = False) -> None:
 
 
 def sweeps(name: NameArgument = None, json: JsonOption = False) -> None:
-    """List every table and figure of the papers and what fills it, or show the numbers of one."""
+    """List the papers' tables and figures and how to reproduce them, or show one."""
     _show("sweeps", name, json)
 
 

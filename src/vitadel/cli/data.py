@@ -1,4 +1,4 @@
-"""`vitadel data`: describe, check and show data sets, and convert generated images for training."""
+"""`vitadel data`: describe, check and show data sets, and convert synthetic images for training."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from vitadel.cli import show
 from vitadel.cli.help import Command, application
 from vitadel.cli.options import DATA, OUTPUT, JsonOption, SeedOption, option
 
-# problems of a kind, such as missing images, that are printed
+# how many problems of one kind, such as missing images, are printed
 _PRINTED = 20
 
 app = application("Describe, check, show and convert data.")
@@ -18,7 +18,7 @@ app = application("Describe, check, show and convert data.")
 SpecArgument = Annotated[
     str,
     typer.Argument(
-        help="digits, cifar10:DIR, imagenet:DIR, folder:DIR, ...; with [:n] its first n images.", metavar="DATA"
+        help="digits, cifar10:DIR, imagenet:DIR, folder:DIR, ...; append [:n] for the first n images.", metavar="DATA"
     ),
 ]
 PreprocessOption = Annotated[str, option("--preprocess", DATA, "HOW", "crop:SIZE[:RESIZE][:bicubic] or squash:SIZE.")]
@@ -26,7 +26,7 @@ PreprocessOption = Annotated[str, option("--preprocess", DATA, "HOW", "crop:SIZE
 
 @app.command(cls=Command)
 def describe(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: JsonOption = False) -> None:
-    """Describe a data set, or shards:DIR: classes, splits, hashes."""
+    """Describe a data set or a folder of shards (shards:DIR): classes, splits, hashes."""
     from vitadel import data
 
     if spec.startswith("shards:"):
@@ -42,9 +42,9 @@ def describe(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", jso
 
 @app.command(cls=Command)
 def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: JsonOption = False) -> None:
-    """Read every image once and list what is missing; exit code 2 if anything is wrong.
+    """Read every image and list missing and unreadable ones; exit code 2 if there are any.
 
-    imagenet-c:DIR, cifar10-c:DIR and cifar100-c:DIR are checked too: counted, not decoded.
+    Also checks imagenet-c:DIR, cifar10-c:DIR and cifar100-c:DIR, whose files are counted but not decoded.
     """
     from vitadel import data
     from vitadel.core.errors import UsageError
@@ -103,7 +103,7 @@ def _show_some(what: str, entries: Sequence[str]) -> None:
     for entry in entries[:_PRINTED]:
         show.line(f"{what}: {entry}")
     if len(entries) > _PRINTED:
-        show.line(f"{what}: {len(entries) - _PRINTED} more; --json names all")
+        show.line(f"{what}: {len(entries) - _PRINTED} more; use --json to list all")
 
 
 @app.command("show", cls=Command)
@@ -115,17 +115,19 @@ def show_pictures(
     ] = None,
     augmentation: Annotated[
         str | None,
-        option("--augmentation", DATA, "SET", "A set on top of crops and flips: base, mixup+erase, rand, ..."),
+        option(
+            "--augmentation", DATA, "SET", "Augmentations in addition to crops and flips: base, mixup+erase, rand, ..."
+        ),
     ] = None,
     alone: Annotated[
         bool | None,
-        option("--alone/--together", DATA, None, "Each transform by itself, or all together as in training."),
+        option("--alone/--together", DATA, None, "Show each transform alone, or all together as in training."),
     ] = None,
     images: Annotated[
-        int | None, option("--images", OUTPUT, "N", "Images, one in each row; by default 4, or 1 for each transform.")
+        int | None, option("--images", OUTPUT, "N", "Number of images, one per row; by default 4, or 1 per transform.")
     ] = None,
-    copies: Annotated[int, option("--copies", OUTPUT, "N", "How often each is augmented.")] = 4,
-    split: Annotated[str, option("--split", DATA, "NAME", "Which images: train, holdout or test.")] = "train",
+    copies: Annotated[int, option("--copies", OUTPUT, "N", "Augmented copies of each image.")] = 4,
+    split: Annotated[str, option("--split", DATA, "NAME", "Split to use: train, holdout or test.")] = "train",
     preprocess: Annotated[
         str | None, option("--preprocess", DATA, "HOW", "crop:SIZE[:RESIZE][:bicubic] or squash:SIZE.")
     ] = None,
@@ -135,7 +137,10 @@ def show_pictures(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Draw training images before and after augmentation; each transform alone unless a recipe or a set is named."""
+    """Draw training images before and after augmentation.
+
+    Each transform is shown alone unless a recipe or a set of augmentations is named.
+    """
     from vitadel.api.augmentation import show_data
 
     written = show_data(
@@ -159,17 +164,17 @@ def show_pictures(
 
 @app.command(cls=Command)
 def convert(
-    archives: Annotated[list[Path], typer.Argument(help=".npz files of images and labels.", metavar="ARCHIVE...")],
+    archives: Annotated[list[Path], typer.Argument(help=".npz files with images and labels.", metavar="ARCHIVE...")],
     out: Annotated[Path, option("--out", OUTPUT, "DIR", "An empty folder for the shards.")],
     num_classes: Annotated[
-        int | None, option("--num-classes", DATA, "N", "By default the highest label plus one.")
+        int | None, option("--num-classes", DATA, "N", "Number of classes; by default the highest label plus one.")
     ] = None,
-    image_key: Annotated[str, option("--image-key", DATA, "KEY", "Name of the images, uint8 [N, H, W, 3].")] = "image",
-    label_key: Annotated[str, option("--label-key", DATA, "KEY", "Name of the labels, integers [N].")] = "label",
-    shard_images: Annotated[int, option("--shard-images", OUTPUT, "N", "Images in one file.")] = 1_000_000,
+    image_key: Annotated[str, option("--image-key", DATA, "KEY", "Key of the images, uint8 [N, H, W, 3].")] = "image",
+    label_key: Annotated[str, option("--label-key", DATA, "KEY", "Key of the labels, integers [N].")] = "label",
+    shard_images: Annotated[int, option("--shard-images", OUTPUT, "N", "Images per file.")] = 1_000_000,
     json: JsonOption = False,
 ) -> None:
-    """Write generated images from .npz archives into a folder that training reads image by image."""
+    """Convert synthetic images from .npz archives into shards that training reads from disk."""
     from vitadel import data
 
     with show.progress(quiet=json) as notify:

@@ -1,12 +1,13 @@
-"""`vitadel evaluate` and `vitadel attack`: suites of attacks, or one attack, with one row per image."""
+"""`vitadel evaluate` and `vitadel attack`: evaluate a model with suites, or with one attack."""
 
 import inspect
 from typing import Annotated, Any
 
 import typer
 
+from vitadel.cli.commands import call
 from vitadel.cli.options import (
-    ATTACK,
+    EVALUATION,
     BatchSizeOption,
     CompileOption,
     DataOption,
@@ -29,7 +30,6 @@ from vitadel.cli.options import (
     ThreatOption,
     option,
 )
-from vitadel.cli.parsing import call
 
 
 def evaluate(
@@ -38,7 +38,7 @@ def evaluate(
     data: DataOption,
     run: RunOption,
     suites: Annotated[
-        str, option("--suite", ATTACK, "NAMES", "NAME[:KEY=VALUE,...] from `vitadel suites`, several with commas.")
+        str, option("--suite", EVALUATION, "NAMES", "NAME[:KEY=VALUE,...] from `vitadel suites`, comma-separated.")
     ] = "quick",
     threat: ThreatOption = "linf:8/255",
     scaling: ScalingOption = None,
@@ -58,7 +58,7 @@ def evaluate(
     keep_images: KeepImagesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Evaluate a model with suites of attacks, corruptions and other shifts, one row per image."""
+    """Evaluate a model with suites of attacks, corruptions and other shifts."""
     from vitadel.api.evaluate import evaluate
 
     call(evaluate, context.params)
@@ -67,13 +67,13 @@ def evaluate(
 AttackOption = Annotated[
     str,
     option(
-        "--attack", ATTACK, "NAME", "NAME[:KEY=VALUE,...] from `vitadel attacks`, such as pgd:steps=40,loss=margin."
+        "--attack", EVALUATION, "NAME", "NAME[:KEY=VALUE,...] from `vitadel attacks`, such as pgd:steps=40,loss=margin."
     ),
 ]
 
 
 def attack(**options: Any) -> None:
-    """Attack a model with a single attack and settings of your own, one row per image."""
+    """Evaluate a model with a single attack."""
     from vitadel.api.evaluate import evaluate
     from vitadel.evaluate.parsing import attack_suite
 
@@ -82,7 +82,7 @@ def attack(**options: Any) -> None:
 
 
 def _parameters_of_attack() -> inspect.Signature:
-    """Those of `evaluate`, with one attack, which must be named, in place of suites."""
+    """The parameters of `evaluate`, with a required `--attack` in place of `--suite`."""
     signature = inspect.signature(evaluate)
     one = {"suites": inspect.Parameter("suites", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=AttackOption)}
     return signature.replace(parameters=list({**signature.parameters, **one}.values()))

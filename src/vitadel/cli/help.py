@@ -1,21 +1,21 @@
-"""Help that reads well at 80 columns: options under headings, in two columns, nothing cut off."""
+"""Help for terminals of 80 columns: options under headings, in two columns, without truncation."""
 
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from vitadel.cli.options import ATTACK, COMPUTE, DATA, MODEL, OUTPUT, TRAINING
+from vitadel.cli.options import ATTACK, COMPUTE, DATA, EVALUATION, MODEL, OUTPUT, TRAINING
 
 _OTHER = "Options"
-_HEADINGS = ("Arguments", MODEL, DATA, TRAINING, ATTACK, COMPUTE, OUTPUT, _OTHER)
+_HEADINGS = ("Arguments", MODEL, DATA, TRAINING, EVALUATION, ATTACK, COMPUTE, OUTPUT, _OTHER)
 
 
 class Command(TyperCommand):
     """A command whose help lists options under the headings of their `rich_help_panel`."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Arguments and required options as they are typed, then the others."""
+        """Arguments and required options, then a placeholder for the others."""
         parameters = self.get_params(ctx)
         arguments = [str(one.metavar) for one in parameters if one.param_type_name == "argument"]
         required = [
@@ -40,7 +40,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group whose help shows what each command does, in full."""
+    """A group whose help shows the full description of each command."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         listed: dict[str, list[tuple[str, str]]] = {}

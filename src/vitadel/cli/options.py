@@ -1,4 +1,4 @@
-"""The arguments and options that several commands share; the names of their parameters are those of `vitadel.api`."""
+"""Arguments and options of several commands; their parameters have the same names as in `vitadel.api`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,14 +9,15 @@ from vitadel.core.errors import UsageError, short_repr
 from vitadel.core.numeric import parse_number
 
 # the headings under which help lists options
-MODEL, DATA, TRAINING, ATTACK, COMPUTE, OUTPUT = "Model", "Data", "Training", "Attack", "Compute", "Output"
+MODEL, DATA, TRAINING, EVALUATION = "Model", "Data", "Training", "Evaluation"
+ATTACK, COMPUTE, OUTPUT = "Attack", "Compute", "Output"
 
 
 def option(flag: str, heading: str, metavar: str | None, text: str, **settings: Any) -> Any:
     """An option that help lists under a heading.
 
     Args:
-        flag: As it is typed, such as `--data`.
+        flag: The option, such as `--data`.
         heading: One of those above.
         metavar: The placeholder of its value in help; None for a flag without one.
         text: What it does.
@@ -28,7 +29,7 @@ def option(flag: str, heading: str, metavar: str | None, text: str, **settings: 
 def _per_channel(
     context: typer.Context, parameter: typer.CallbackParam, text: str | None
 ) -> float | tuple[float, ...] | None:
-    """The numbers of --mean or --std: `0.5,0.5,0.5`, or `0.5` for all three channels."""
+    """Parse --mean or --std: `0.5,0.5,0.5`, or `0.5` for all three channels."""
     if text is None:
         return None
     flag = f"--{parameter.name}"
@@ -45,7 +46,7 @@ ModelArgument = Annotated[
 ]
 NumClassesOption = Annotated[
     int | None,
-    option("--num-classes", MODEL, "N", "Classes of timm:NAME; an error if a trained head has another number."),
+    option("--num-classes", MODEL, "N", "Number of classes; must match the head of trained weights."),
 ]
 ImageSizeOption = Annotated[
     int | None,
@@ -53,12 +54,12 @@ ImageSizeOption = Annotated[
         "--image-size",
         MODEL,
         "PIXELS",
-        "Side of the model's images; position embeddings are interpolated to this size.",
+        "Input size of the model; position embeddings are interpolated to it.",
     ),
 ]
 PatchSizeOption = Annotated[
     int | None,
-    option("--patch-size", MODEL, "PIXELS", "Side of the model's patches; the patch-embedding kernel is resampled."),
+    option("--patch-size", MODEL, "PIXELS", "Patch size of the model; the patch-embedding kernel is resampled to it."),
 ]
 MeanOption = Annotated[
     str | None,
@@ -66,43 +67,48 @@ MeanOption = Annotated[
         "--mean",
         MODEL,
         "R,G,B",
-        "Mean subtracted from pixels in [0, 1]: one number, or one per channel, with commas.",
+        "Mean of pixels in [0, 1]: one number, or one per channel, comma-separated.",
         callback=_per_channel,
     ),
 ]
 StdOption = Annotated[
     str | None,
-    option("--std", MODEL, "R,G,B", "Standard deviation used for normalization; needs --mean.", callback=_per_channel),
+    option("--std", MODEL, "R,G,B", "Standard deviation of pixels, given together with --mean.", callback=_per_channel),
 ]
 DataOption = Annotated[
     str,
-    option("--data", DATA, "DATA", "digits, cifar10:DIR, imagenet:DIR, folder:DIR, ...; with [:n] its first n images."),
+    option(
+        "--data",
+        DATA,
+        "DATA",
+        "digits, cifar10:DIR, imagenet:DIR, folder:DIR, ...; append [:n] for the first n images.",
+    ),
 ]
-RecipeDataOption = Annotated[str | None, option("--data", DATA, "DATA", "Data in place of the recipe's.")]
-SplitOption = Annotated[str, option("--split", DATA, "NAME", "Which images: test, holdout or train.")]
+RecipeDataOption = Annotated[str | None, option("--data", DATA, "DATA", "Data set to use in place of the recipe's.")]
+SplitOption = Annotated[str, option("--split", DATA, "NAME", "Split to use: test, holdout or train.")]
 PreprocessOption = Annotated[
     str | None,
     option(
         "--preprocess",
         DATA,
         "HOW",
-        "crop:SIZE[:RESIZE][:bicubic] or squash:SIZE. By default as in the run that trained the model, else crop for "
-        "ImageNet and squash for other data.",
+        "crop:SIZE[:RESIZE][:bicubic] or squash:SIZE. By default as in training, or crop for ImageNet and squash for "
+        "other data if the training is not known.",
     ),
 ]
 SkipUnreadableOption = Annotated[
     bool,
-    option("--skip-unreadable", DATA, None, "Leave out images that are damaged or missing, and count them."),
+    option("--skip-unreadable", DATA, None, "Leave out damaged and missing images, and report how many."),
 ]
-ThreatOption = Annotated[str, option("--threat", ATTACK, "NORM:EPS", "Norm and radius: linf:8/255, l2:0.5, l1:12.")]
+ThreatOption = Annotated[str, option("--threat", EVALUATION, "NORM:EPS", "Norm and radius: linf:8/255, l2:0.5, l1:12.")]
 ScalingOption = Annotated[
     str | None,
     option(
         "--scaling",
-        ATTACK,
+        EVALUATION,
         "NAME",
-        "Attack robust images once more with scaled attention: NAME[:KEY=VALUE,...] from `vitadel scalings`, or a "
-        "factor such as 0.01. For a network without attention, the logits are scaled.",
+        "Attack the remaining robust images again with scaled attention: NAME[:KEY=VALUE,...] from `vitadel scalings`, "
+        "or a factor such as 0.01. Networks without attention have their logits scaled.",
     ),
 ]
 SeedOption = Annotated[int, option("--seed", COMPUTE, "N", "Seeds all random numbers.")]
@@ -112,7 +118,7 @@ BatchSizeOption = Annotated[
         "--batch-size",
         COMPUTE,
         "N",
-        "Images at a time, halved if they do not fit into memory. No result depends on it.",
+        "Batch size; halved automatically if memory runs out. Does not affect results.",
     ),
 ]
 PrecisionOption = Annotated[
@@ -121,16 +127,18 @@ PrecisionOption = Annotated[
         "--precision",
         COMPUTE,
         "NAME",
-        "Precision of the search: float32, bf16 or fp16. Success is always judged in float32.",
+        "Precision of the search: float32, bf16 or fp16. Success is judged by the unmodified model.",
     ),
 ]
-CompileOption = Annotated[bool, option("--compile", COMPUTE, None, "Send the model through torch.compile first.")]
+CompileOption = Annotated[bool, option("--compile", COMPUTE, None, "Compile the model with torch.compile.")]
 DeviceOption = Annotated[
     str | None,
-    option("--device", COMPUTE, "NAME", "cpu, cuda, cuda:1 or mps. By default the GPU if there is one."),
+    option("--device", COMPUTE, "NAME", "cpu, cuda, cuda:1 or mps. By default the GPU if available."),
 ]
-RunOption = Annotated[Path, option("--run", OUTPUT, "DIR", "Folder of the run; resumed if it holds the same run.")]
+RunOption = Annotated[
+    Path, option("--run", OUTPUT, "DIR", "Run folder; an unfinished run with the same settings resumes.")
+]
 KeepImagesOption = Annotated[
-    bool, option("--keep-images", OUTPUT, None, "Save the adversarial examples (as differences from the images).")
+    bool, option("--keep-images", OUTPUT, None, "Save the adversarial examples, as differences from the images.")
 ]
 JsonOption = Annotated[bool, option("--json", OUTPUT, None, "Print the result as JSON and nothing else.")]

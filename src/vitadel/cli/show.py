@@ -1,4 +1,4 @@
-"""How results reach the person at the terminal."""
+"""Printing results."""
 
 import json
 import re
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vitadel.api.catalog import Item, Page
     from vitadel.api.results import ShortTable
 
-# columns of a terminal beyond which text is hard to read, and of a name before its text goes below it
+# the widest text, in columns, and the longest name that has its text on the same line
 _WIDEST, _LONGEST_NAME = 110, 28
 
 
@@ -59,13 +59,13 @@ def line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """One line in addition to the result, on standard error."""
+    """A line on standard error, apart from the result."""
     if is_first_process():
         write_stderr(f"{text}\n")
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table of text; the first column is left-aligned, the others are if they hold no numbers."""
+    """A table of text; columns of numbers are right-aligned, except the first column."""
     if not is_first_process():
         return
     if not columns:
@@ -75,7 +75,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     from rich.table import Table
     from rich.text import Text
 
-    # texts, not strings: rich would read the names of files and classes as markup
+    # Text, not str: rich would interpret names of files and classes as markup
     drawn = Table(title=Text(title, "table.title") if title else None, title_justify="left")
     for i, column in enumerate(columns):
         numbers = i > 0 and all(row[i][:1].isdigit() or row[i] in ("", "-") for row in rows)
@@ -86,7 +86,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def items(entries: "Iterable[Item]") -> None:
-    """A list of names with what they are, by group."""
+    """A list of names and descriptions, by group."""
     listed = list(entries)
     for number, group in enumerate(dict.fromkeys(item.group for item in listed)):
         if group:
@@ -105,7 +105,7 @@ def page(content: "Page") -> None:
 
 
 def _text(text: str) -> None:
-    """Paragraphs; within one, `Source: ...` and `- ...` begin new lines."""
+    """Print paragraphs; within one, `Source: ...` and `- ...` start new lines."""
     for paragraph in text.split("\n\n") if text else []:
         line("")
         for entry in re.split(r"\n(?=- |[A-Z]\w+: )", paragraph):
@@ -113,7 +113,7 @@ def _text(text: str) -> None:
 
 
 def _definitions(pairs: Sequence[tuple[str, str]]) -> None:
-    """Names with their text in a second column; under a long name the text begins on the next line."""
+    """Names with their text in a second column; after a long name the text starts on the next line."""
     width = min(max((len(name) for name, _ in pairs), default=0), _LONGEST_NAME)
     indent = " " * (width + 4)
     for name, text in pairs:

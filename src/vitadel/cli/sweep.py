@@ -1,11 +1,11 @@
-"""`vitadel sweep`: train every combination of some settings."""
+"""`vitadel sweep`: train every combination of some settings and tabulate the results."""
 
 from typing import Annotated
 
 import typer
 
-from vitadel.cli.options import ATTACK, DATA, MODEL, TRAINING, JsonOption, RecipeDataOption, RunOption, option
-from vitadel.cli.parsing import call
+from vitadel.cli.commands import call
+from vitadel.cli.options import DATA, EVALUATION, MODEL, TRAINING, JsonOption, RecipeDataOption, RunOption, option
 
 
 def sweep(
@@ -20,15 +20,15 @@ def sweep(
             "--model",
             MODEL,
             "[LABEL=]MODEL",
-            "Evaluate this model in place of trained ones; repeatable. The label of a table's row makes it that row.",
+            "Evaluate this model in place of trained ones; repeatable. LABEL assigns it to a row of a published table.",
         ),
     ] = [],  # noqa: B006
     axes: Annotated[
         list[str],
-        option("--axis", TRAINING, "PATH=VALUE,...", "What is varied, such as weight-decay=0.05,0.5; repeatable."),
+        option("--axis", TRAINING, "PATH=VALUE,...", "A setting and its values, such as beta=1,6; repeatable."),
     ] = [],  # noqa: B006 - typer makes a new list for every call
     overrides: Annotated[
-        list[str], option("--set", TRAINING, "PATH=VALUE", "A setting of all combinations; repeatable.")
+        list[str], option("--set", TRAINING, "PATH=VALUE", "A setting to change in all combinations; repeatable.")
     ] = [],  # noqa: B006
     data: RecipeDataOption = None,
     test_data: Annotated[
@@ -42,28 +42,32 @@ def sweep(
     ] = [],  # noqa: B006
     attack: Annotated[
         list[str],
-        option("--attack", ATTACK, "NAME", "Evaluate each with this attack, as `vitadel attack`; repeatable."),
+        option(
+            "--attack", EVALUATION, "NAME", "Evaluate every row with this attack (see `vitadel attacks`); repeatable."
+        ),
     ] = [],  # noqa: B006
     suite: Annotated[
         list[str],
         option(
             "--suite",
-            ATTACK,
+            EVALUATION,
             "NAMES",
-            "Evaluate each with these suites; repeatable. By default as the paper of a table does; `none` for nothing.",
+            "Evaluate every row with these suites; repeatable. By default as in the paper of a table; `none` to skip.",
         ),
     ] = [],  # noqa: B006
     threat: Annotated[
         str | None,
-        option("--threat", ATTACK, "NORM:EPS", "Norm and radius: by default the table's, or linf:8/255."),
+        option("--threat", EVALUATION, "NORM:EPS", "Norm and radius; by default the table's, or linf:8/255."),
     ] = None,
     study: Annotated[
         list[str],
-        option("--study", ATTACK, "NAME", "Study each, as `vitadel analyze`, for figures and no number; repeatable."),
+        option("--study", EVALUATION, "NAME", "Run this study on every row (adds figures, no numbers); repeatable."),
     ] = [],  # noqa: B006
     small: Annotated[
         bool,
-        option("--small", TRAINING, None, "At a scale of an hour on one GPU: small models, CIFAR, 1000 test images."),
+        option(
+            "--small", TRAINING, None, "Reduced scale, about an hour on one GPU: small models, CIFAR, 1000 test images."
+        ),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -75,5 +79,5 @@ def sweep(
     if failed := result.failures:
         raise UsageError(
             f"{len(failed)} of {result.combinations} combinations failed: {', '.join(failed)}. "
-            "Run the same command again to repeat them."
+            "Run the same command again to retry them."
         )

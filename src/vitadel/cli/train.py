@@ -1,12 +1,12 @@
-"""`vitadel train`: a recipe into a run folder."""
+"""`vitadel train`: train a model with a recipe."""
 
 from typing import Annotated
 
 import typer
 
 from vitadel.cli import show
+from vitadel.cli.commands import command_line
 from vitadel.cli.options import TRAINING, JsonOption, RecipeDataOption, RunOption, option
-from vitadel.cli.parsing import command_line
 
 
 def train(
@@ -19,7 +19,7 @@ def train(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Train a model by a recipe; interrupted at any time, the same command resumes."""
+    """Train a model with a recipe. An interrupted run resumes when you repeat the command."""
     from vitadel.api.train import train
     from vitadel.runs import Run
 
@@ -28,12 +28,14 @@ def train(
     done = Run.open(run)
     scores = [{key: entry.values.get(key) for key in ("step", "clean", "robust")} for entry in done.read_log("holdout")]
     if damaged := done.damaged_log_lines:
-        show.note(f"{damaged} lines of {done.folder / 'log.jsonl'} are damaged and left out")
+        show.note(f"{damaged} lines of {done.folder / 'log.jsonl'} are damaged and were left out")
     if json:
         checkpoints = sorted(path.name for path in done.checkpoints.glob("*.safetensors"))
         show.json_object({"run": str(run), "holdout": scores, "checkpoints": checkpoints})
         return
     for score in scores[-1:]:
-        shares = [f"{name} {value:.1%}" for name, value in score.items() if name != "step" and isinstance(value, float)]
-        show.line(f"hold-out after step {score['step']}: {', '.join(shares)}")
+        accuracies = [
+            f"{name} {value:.1%}" for name, value in score.items() if name != "step" and isinstance(value, float)
+        ]
+        show.line(f"hold-out after step {score['step']}: {', '.join(accuracies)}")
     show.line(f"{recipe} is trained: {run}")

@@ -205,5 +205,5 @@ def test_every_setting_is_described(catalog: str) -> None:
 
 
 def test_robustness_is_at_one_radius(images: tuple[Tensor, Tensor]) -> None:
-    with pytest.raises(UsageError, match="robustness is at one radius, and the suite 'curve' has several"):
+    with pytest.raises(UsageError, match="robustness attacks at one radius, and the suite 'curve' has several"):
         vd.robustness(Brightness(), *images, THREAT, suite="curve")

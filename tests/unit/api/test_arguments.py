@@ -95,7 +95,7 @@ def test_what_is_said_twice_is_refused(net: nn.Module, images: tuple[torch.Tenso
     x, y = images
     loader: DataLoader[object] = DataLoader(TensorDataset(x, y))
     assert message(lambda: api.robustness(net, loader, "linf:4/255", threat="l2:0.5")) == (
-        "robustness is within one threat, got linf:4/255 and l2:0.5. Leave one of them out."
+        "robustness takes one threat, got linf:4/255 and l2:0.5. Leave one of them out."
     )
     for several in (vd.load_data("digits").test, "digits", loader):
         text = message(lambda several=several: vd.robustness(net, several, y))

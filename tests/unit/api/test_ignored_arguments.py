@@ -123,8 +123,7 @@ def test_training_takes_data_as_text(tmp_path: Path) -> None:
     digits = vd.load_data("digits[:64]")
     text = message(lambda: api.train("digits-standard", tmp_path / "run", data=digits))
     assert text == (
-        "train takes data as text, because the recipe says how images are prepared, got a DataSet. "
-        'Write data="digits[:64]".'
+        'train takes data as text, because the recipe sets the preprocessing, got a DataSet. Write data="digits[:64]".'
     )
     assert 'Write data="cifar10:DIR".' in message(lambda: api.train("digits-standard", tmp_path, data=digits.test))
 
@@ -200,6 +199,7 @@ def test_what_a_suite_lacks_is_named() -> None:
         {"attack": "pgd", "threat": "linf:0.1"},
         {"test_data": "digits", "small": True},
         {"models": ["zoo:NAME"]},
+        {"study": "lesion"},
     ],
 )
 def test_a_sweep_holds_its_own_settings(given: dict[str, Any], tmp_path: Path) -> None:

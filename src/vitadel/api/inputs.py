@@ -1,4 +1,4 @@
-"""What `vd.evaluate` and `vd.analyze` share: a model and images that go together, and the run folder they claim."""
+"""The model and data of `vd.evaluate` and `vd.analyze`, checked together, and the run folder for them."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from vitadel.models import Model
 from vitadel.runs import ManifestRecord, Run
 
 _ELSEWHERE = {
-    "attack": "the attack as text or object in place of a suite",
+    "attack": "the attack in place of a suite, as text or as an object",
     "version": '"autoattack", "autoattack-plus" or "autoattack-rand" as the suite',
     "bs": "batch_size={value}",
     "n_examples": 'the data with "[:{value}]" at its end',
@@ -32,10 +32,10 @@ _ELSEWHERE = {
 
 
 def refuse_options(function: Callable[..., object], options: Mapping[str, object]) -> None:
-    """Refuse `**options` that say nothing about how a model is loaded, such as `norm=` and `eps=`.
+    """Refuse `**options` that are not options of a model, such as `norm=` and `eps=`.
 
     Raises:
-        UsageError: If there are any: ignoring them would evaluate within a different threat.
+        UsageError: If there are any; ignoring them would mean, for example, evaluating another threat.
     """
     other = {name: value for name, value in options.items() if name not in ModelOptions.__annotations__}
     refuse_norm_and_eps(function.__name__, None, other)
@@ -43,12 +43,12 @@ def refuse_options(function: Callable[..., object], options: Mapping[str, object
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A model on its device, the images at its size, and the name that the model has in records.
+class Inputs:
+    """A model on its device, images at its input size, and the name of the model in records.
 
     Args:
         model: The model.
-        name: What records and pages call the model: its recipe if it is a run folder, else the text it was loaded by.
+        name: The model in records and reports: the name of its recipe if it is a run folder, else the text given.
         data: The data set.
         split: Which of its splits is used.
         skip_unreadable: Whether unreadable images were left out.
@@ -72,18 +72,20 @@ class Job:
         preprocess: str | Preprocess | None = None,
         skip_unreadable: bool = False,
         **options: Unpack[ModelOptions],
-    ) -> "Job":
-        """Load what is given as text, and check that model and data go together.
+    ) -> "Inputs":
+        """Load model and data if they are given as text, and check that they match.
 
         Raises:
-            UsageError: If one of them cannot be loaded, or the model was made for other classes.
+            UsageError: If one of them cannot be loaded, or their classes differ.
         """
         ranks = Ranks.of_launch()
         loaded = _model(model, options)
         name, trained_with = _name_and_preprocess(loaded)
         if isinstance(data, DataSet):
             if preprocess is not None:
-                raise UsageError(f"a loaded data set is prepared already, got preprocess={preprocess!r}. Leave it out.")
+                raise UsageError(
+                    f"a loaded data set is already preprocessed, got preprocess={preprocess!r}. Leave it out."
+                )
             dataset = data
         else:
             size = None if loaded.spec is None else loaded.spec.image_size
@@ -104,7 +106,7 @@ class Job:
 
     @property
     def assumption(self) -> str:
-        """What is assumed of weights from a file that does not say how images were normalized; empty if nothing is."""
+        """The normalization assumed for weights whose file does not state it; empty if nothing is assumed."""
         spec = self.model.spec
         if not self.model.normalization_is_assumed or spec is None:
             return ""
@@ -118,8 +120,8 @@ class Job:
             "Otherwise write --image-size, --patch-size, --mean, --std (image_size=..., ... in Python)."
         )
 
-    def claim(self, run: str | Path, kind: str, parts: Mapping[str, object], command: str | None) -> Run:
-        """Take a run folder for this model, these images and `parts`; all processes of a launch take it together.
+    def claim_run(self, run: str | Path, kind: str, parts: Mapping[str, object], command: str | None) -> Run:
+        """Claim a run folder for this model, these images and `parts`, for all processes of a launch.
 
         Raises:
             UsageError: If the folder belongs to another run.
@@ -137,7 +139,7 @@ class Job:
 
 
 def _model(model: str | Path | nn.Module, options: ModelOptions) -> Model:
-    """The model on the chosen device; by default an object stays where it is, and a text goes to the GPU."""
+    """The model on the chosen device; by default a module stays on its device, and a loaded model is put on the GPU."""
     if not isinstance(model, nn.Module):
         options.setdefault("device", None)
         return load_model(model, keep_head=True, **options)
@@ -151,7 +153,7 @@ def _model(model: str | Path | nn.Module, options: ModelOptions) -> Model:
             f"a network that is built already keeps its shape, got {', '.join(shape)}. Leave them out: they are for a "
             "model that is given as text."
         )
-    else:  # as attack libraries take it: on pixels in [0, 1], unless said otherwise
+    else:  # as in attack libraries: on pixels in [0, 1], unless mean and std are given
         mean, std = options.get("mean"), options.get("std")
         pixels = mean is None and std is None
         loaded = load_model(model, mean=0.0 if pixels else mean, std=1.0 if pixels else std)
@@ -160,13 +162,13 @@ def _model(model: str | Path | nn.Module, options: ModelOptions) -> Model:
 
 
 def _name_and_preprocess(model: Model) -> tuple[str, str | None]:
-    """What to call a model, and how the run that trained it prepared its images."""
+    """The name of a model in records, and the preprocessing of the run that trained it."""
     if model.source is None:
         return (type(model.net).__name__ if model.spec is None else model.spec.name), None
     manifest = _training_manifest(model)
     if manifest is None:
         return model.source, None
-    # a head or a file within the run is distinguished by its own text
+    # a head or a file inside a run is named by the text given
     name = manifest.text("recipe", "name") if Path(model.source).is_dir() else ""
     return name or model.source, manifest.text("recipe", "preprocess") or None
 
@@ -178,7 +180,7 @@ def _training_manifest(model: Model) -> ManifestRecord | None:
 
 
 def _refuse_trained_holdout(model: Model, data: DataSet, split: str) -> None:
-    """Raise if the hold-out is asked for and the model was trained on all training images of this kind of data."""
+    """Refuse the hold-out for a model that was trained on all training images of this kind of data."""
     manifest = _training_manifest(model) if split == "holdout" else None
     if manifest is None or "holdout" in (manifest.find("data", "splits") or {}):
         return
@@ -196,6 +198,6 @@ def _kind(spec: str) -> str:
 
 
 def _readable(data: DataSet, split: str, ranks: Ranks) -> DataSet:
-    """The data set without unreadable images, which one process finds for all."""
+    """The data set without unreadable images, which one process determines for all."""
     faults = ranks.broadcast_from_first(lambda: [fault.id for fault in datasets.unreadable(data.split(split))])
     return datasets.without(data, split, faults)
