@@ -101,13 +101,13 @@ class Catalog:
         raise unknown_name_error(self.kind, text, [item.name for item in items])
 
 
-def settings_of(chosen: object) -> tuple[Setting, ...]:
-    """The settings of a dataclass, with their values and descriptions."""
+def settings_of(chosen: object, *names: str) -> tuple[Setting, ...]:
+    """The settings of a dataclass, or those of these names, with their values and descriptions."""
     docs = field_docs(type(chosen))  # type: ignore[arg-type]
     return tuple(
         Setting(f.name, setting_text(getattr(chosen, f.name)), docs.get(f.name, ""))
         for f in dataclasses.fields(chosen)  # type: ignore[arg-type]
-        if f.init
+        if f.init and (not names or f.name in names)
     )
 
 
@@ -233,27 +233,27 @@ def _scaling(name: str) -> Page:
 
 
 def _suites() -> list[Item]:
-    from vitadel.evaluate import SUITES, AttackSuite
+    from vitadel.evaluate import SUITES, attacks_of
 
     groups = {True: "Suites of attacks", False: "Other suites"}
-    return [Item(name, suite.about, groups[isinstance(suite, AttackSuite)]) for name, suite in SUITES.items()]
+    return [Item(name, suite.about, groups[attacks_of(suite) is not None]) for name, suite in SUITES.items()]
 
 
 def _suite(name: str) -> Page:
     from vitadel.attacks.parsing import NAMED_LOSSES
-    from vitadel.evaluate import SUITES, AttackSuite
+    from vitadel.evaluate import SUITES, attacks_of
     from vitadel.runs import describe
 
     suite = SUITES[name]
-    if not isinstance(suite, AttackSuite):
+    if (attacks := attacks_of(suite)) is None:
         return _of_settings(name, type(suite), suite, "--suite")
     names = {loss: name for name, loss in NAMED_LOSSES.items()}
     entries = [
         Setting(one.name, setting_text(one.attack), f"loss {names.get(one.loss, setting_text(one.loss))}")
-        for one in suite.attacks
+        for one in attacks
     ]
-    if suite.attacks:
-        entries.append(Setting("eps_scales", setting_text(suite.eps_scales), "Radii, as multiples of the threat's."))
+    if attacks:
+        entries += settings_of(suite, "eps_scales")
     return Page(f"{name}: {suite.about}", "", "Attacks, one after the other", tuple(entries), "", describe(suite))
 
 

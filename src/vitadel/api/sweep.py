@@ -16,8 +16,8 @@ from vitadel.core.errors import UsageError, spelled, unknown_name_error
 from vitadel.core.files import slug
 from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import as_text
-from vitadel.evaluate import AttackSuite, Suite
-from vitadel.evaluate.parsing import SINGLE_ATTACK, SuiteLike, as_suites
+from vitadel.evaluate import Suite, attacks_of
+from vitadel.evaluate.parsing import SINGLE_ATTACK, SuiteLike, as_suites, with_name
 from vitadel.recipes import RECIPES, Recipe
 from vitadel.recipes.columns import Column, Evaluation
 from vitadel.recipes.published import PublishedSweep
@@ -266,7 +266,7 @@ def _as_printed(columns: Sequence[Column], published: PublishedSweep) -> tuple[C
     found = [dataclasses.replace(one, published=same.get(one.suite, "")) for one in columns]
     if all(one.published != "robust" for one in found):
         first = next(
-            (number for number, one in enumerate(found) if isinstance(one.suite, AttackSuite) and one.suite.attacks),
+            (number for number, one in enumerate(found) if attacks_of(one.suite)),
             None,
         )
         if first is not None:
@@ -286,8 +286,8 @@ def _attack_column(attack: "str | Attack | NamedAttack") -> Column:
 
 def _suite_column(suite: Suite) -> Column:
     """The column of a suite; a suite of one attack is named by the text of the attack."""
-    if isinstance(suite, AttackSuite) and suite.name == SINGLE_ATTACK:
-        return Column(suite.about, dataclasses.replace(suite, name=slug(suite.about)))
+    if suite.name == SINGLE_ATTACK and attacks_of(suite):
+        return Column(suite.about, with_name(suite, slug(suite.about)))
     return Column(suite.name, suite)
 
 

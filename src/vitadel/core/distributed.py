@@ -62,9 +62,11 @@ class Ranks:
     def _join(self, patience: timedelta) -> None:
         """Connect to the other processes of the launch, which all start at about the same time."""
         from torch import distributed
+        from torch.distributed.distributed_c10d import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
 
         try:
-            store, _, _ = next(distributed.rendezvous("env://", self.rank, self.world_size, timeout=patience))
+            store, _, _ = next(rendezvous("env://", self.rank, self.world_size, timeout=patience))
         except (distributed.DistError, ValueError) as error:
             address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
             raise UsageError(
@@ -75,7 +77,7 @@ class Ranks:
         store.set_timeout(_LONGEST_WAIT)
         distributed.init_process_group(
             "gloo",
-            store=distributed.PrefixStore("vitadel", store),
+            store=PrefixStore("vitadel", store),
             rank=self.rank,
             world_size=self.world_size,
             timeout=_LONGEST_WAIT,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from vitadel import data
 from vitadel.core.errors import UsageError, spelled
 from vitadel.core.progress import ProgressCallback, silent
-from vitadel.evaluate import AttackSuite, Suite
+from vitadel.evaluate import Suite, SuiteWithRadii
 from vitadel.evaluate.context import threat_needed
 from vitadel.recipes.axes import Axis, Value
 from vitadel.recipes.columns import OWN_IMAGES, Column, TestImages
@@ -245,7 +245,7 @@ def _radii(columns: Sequence[Column], threat: Threat | None) -> list[Threat]:
     radii: list[Threat] = []
     for column in columns:
         suite, own = column.suite, parse_threat(column.threat) if column.threat else threat
-        if isinstance(suite, AttackSuite):
+        if isinstance(suite, SuiteWithRadii):
             radii += [radius for radius in suite.threats(own) if radius is not None]
         elif suite.needs_threat and own is not None:
             radii.append(own)

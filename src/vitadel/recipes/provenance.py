@@ -73,7 +73,7 @@ def _source_path(sources: Mapping[str, str], path: str) -> str | None:
 
 
 def _visit(node: object, path: str) -> Iterator[tuple[str, str, str, str, bool]]:
-    docs = field_docs(type(node)) if dataclasses.is_dataclass(node) else {}
+    docs = field_docs(type(node)) if dataclasses.is_dataclass(node) else {}  # type: ignore[arg-type]
     for name, value, by_default in _parts(node):
         below = f"{path}.{name}".lstrip(".")
         nested = dataclasses.is_dataclass(value) or isinstance(value, Mapping) or _holds_parts(value)

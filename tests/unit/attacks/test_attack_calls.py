@@ -138,13 +138,13 @@ def test_positional_arguments_of_other_libraries_are_in_the_line_to_write(
             lambda net, x, y: PGD()(net, x, y, "l2:1", targeted=True),
             'PGD()(model, x, vd.goals.Targeted(classes), "l2:1")',
         ),
-        (lambda net, x, y: PGD(steps=3).forward(x, y), 'PGD(steps=3)(model, x, y, "linf:8/255").x_adv'),
+        (lambda net, x, y: api.attacks.PGD(steps=3).forward(x, y), 'PGD(steps=3)(model, x, y, "linf:8/255").x_adv'),
         (
-            lambda net, x, y: vd.attacks.AutoAttack().run_standard_evaluation(x, y, bs=3),
+            lambda net, x, y: api.attacks.AutoAttack().run_standard_evaluation(x, y, bs=3),
             'vd.robustness(model, x, y, "linf:8/255", AutoAttack())',
         ),
         (
-            lambda net, x, y: PGD().set_mode_targeted_by_label(),
+            lambda net, x, y: api.attacks.PGD().set_mode_targeted_by_label(),
             'PGD()(model, x, vd.goals.Targeted(classes), "linf:8/255")',
         ),
     ],

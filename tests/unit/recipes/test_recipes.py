@@ -393,7 +393,7 @@ def test_errors_name_settings_as_the_caller_wrote_them() -> None:
         ),
     ):
         with pytest.raises(UsageError, match=message):
-            override(recipe, settings)  # type: ignore[arg-type]
+            override(recipe, settings)
 
 
 def test_a_default_warm_up_is_shortened_and_reported() -> None:
