@@ -115,7 +115,7 @@ def build_on_meta(spec: ModelSpec) -> nn.Module:
         net = build(spec, seed=0)
         check_grid(family_of(net), net, spec.image_size)
     size = sum(tensor.numel() * tensor.element_size() for tensor in (*net.parameters(), *net.buffers()))
-    if size > (most := _memory()):
+    if size > (most := machine_memory()):
         raise UsageError(
             f"{spec.name} with these sizes and options takes {size / 2**30:,.1f} GiB, and this machine has "
             f"{most / 2**30:,.1f}. Choose smaller ones."
@@ -176,7 +176,7 @@ def _construct(spec: ModelSpec) -> nn.Module:
     return net
 
 
-def _memory() -> float:
+def machine_memory() -> float:
     """The memory of this machine in bytes; infinite if unknown."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -82,11 +82,12 @@ class SmallScale:
     def epochs(self, plain: Recipe, rows: Sequence[Recipe]) -> int:
         """The epochs of a table's recipe, so that all its rows take the hour together."""
         lengths = (one.plan.epochs / plain.plan.epochs for one in rows)
-        costs = (self._cost(one) * one.objective.passes for one in rows)
+        costs = (self.cost(one) * one.objective.passes for one in rows)
         whole = sum(length * cost for length, cost in zip(lengths, costs, strict=True))
         return max(1, min(self.longest, int(self.passes / whole)))
 
-    def _cost(self, recipe: Recipe) -> float:
+    def cost(self, recipe: Recipe) -> float:
+        """The time of a pass through the recipe's model at this scale, relative to that of ViT-Tiny/4."""
         return 1.0 if recipe.model.tuning is not None else self._architecture(recipe).cost
 
     def starting_recipe(self, recipe: Recipe) -> Recipe | None:
@@ -114,7 +115,7 @@ class SmallScale:
             model=self._model(recipe),
             data=self.data,
             preprocess=f"squash:{self.image_size}",
-            objective=_shortened(recipe.objective, ratio) if self.on_gpu else recipe.objective,
+            objective=shortened_objective(recipe.objective, ratio) if self.on_gpu else recipe.objective,
             plan=self._plan(recipe, length, ratio),
             synthetic=recipe.synthetic if synthetic else None,
             selection=replace(recipe.selection, images=min(recipe.selection.images, self.test_images or 64)),
@@ -206,7 +207,7 @@ class SmallScale:
         )
 
 
-def _shortened(objective: Objective, ratio: float) -> Objective:
+def shortened_objective(objective: Objective, ratio: float) -> Objective:
     """What an objective counts in epochs, in proportion to the length of the training."""
     changed: dict[str, Any] = {}
     if isinstance(objective, AttentionScaling):
@@ -218,7 +219,7 @@ def _shortened(objective: Objective, ratio: float) -> Objective:
         changed = {"warmup_epochs": objective.warmup_epochs * ratio}
     inner = getattr(objective, "inner", None)
     if inner is not None:
-        changed["inner"] = _shortened(inner, ratio)
+        changed["inner"] = shortened_objective(inner, ratio)
     return replace(objective, **changed) if changed else objective  # type: ignore[type-var]
 
 

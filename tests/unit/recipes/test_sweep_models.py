@@ -126,7 +126,7 @@ def test_gpu_hours_come_from_the_log_of_the_training(tmp_path: Path, monkeypatch
     (before,) = train_sweep(made, tmp_path).table.rows
     assert "GPU hours" not in values(list(before.columns)), "there is no GPU"
     run = tmp_path / "tuning=tora"
-    monkeypatch.setattr(module, "_on_gpu", lambda run: True)
+    monkeypatch.setattr(module, "ran_on_gpu", lambda run: True)
     (after,) = train_sweep(made, tmp_path).table.rows
     (hours,) = (one for one in after.columns if one.column == "GPU hours")
     logged = Run.open(run).read_log("step")[-1]["device_hours"]
