@@ -77,7 +77,9 @@ def _private_uses(file: Path, private: set[str]) -> Iterator[str]:
             used = re.findall(r"\bvitadel(?:\.\w+)*\.(_[a-zA-Z]\w*)", node.value)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("setattr", "setitem", "patch.object")):
             used = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
-        yield from (f"{file.relative_to(TESTS)}:{node.lineno} {name}" for name in used if name in private)
+        yield from (
+            f"{file.relative_to(TESTS)}:{getattr(node, 'lineno', 0)} {name}" for name in used if name in private
+        )
 
 
 def test_tests_use_public_names_only() -> None:

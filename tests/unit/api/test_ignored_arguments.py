@@ -119,7 +119,7 @@ def test_a_run_of_an_earlier_version_that_recorded_a_threat_resumes(net: nn.Modu
     write_json(path, manifest)
     again = vd.evaluate(net, "digits[:2]", "clean", run=run, threat="linf:1/4", progress=False)
     assert again.to_dict() == first.to_dict()
-    assert read_json(path)["parts"]["threat"] == describe(Linf(0.5))
+    assert Run.open(run).manifest.parts["threat"] == describe(Linf(0.5))
 
 
 def test_training_takes_data_as_text(tmp_path: Path) -> None:
