@@ -4,7 +4,7 @@ folder/manifest.json            which sweep this is
 folder/<combination>/           a training run like any other
 folder/<combination>/test/      its evaluation, if the sweep has columns; further ones are `test-...`
 folder/start/                   the network that rows freeze, if the sweep trains it
-folder/table.json               one row per combination: a `vitadel.runs.schema.SweepRecord`
+folder/table.json               one row per combination: a `vitadel.runs.sweep_schema.SweepRecord`
 """
 
 import ast
@@ -31,15 +31,14 @@ from vitadel.recipes.runner import train_recipe
 from vitadel.recipes.scale import image_difference
 from vitadel.recipes.small import START
 from vitadel.runs import Run
-from vitadel.runs.schema import (
+from vitadel.runs.schema import Measure, SuiteRecord
+from vitadel.runs.sweep_schema import (
     BestCombinations,
     ColumnRecord,
     CombinationRecord,
     HoldoutScores,
-    Measure,
     PublishedScores,
     PublishedTable,
-    SuiteRecord,
     SweepRecord,
     TestScores,
 )
@@ -159,7 +158,7 @@ def _train_and_evaluate(
 
 
 def _started(recipe: Recipe, folder: Path) -> Recipe:
-    """A recipe that starts from what the sweep has trained first, where that is what it says."""
+    """A recipe that starts from the model that the sweep trained first, if the recipe names it."""
     if recipe.model.start != START:
         return recipe
     return replace(recipe, model=replace(recipe.model, start=str(folder / START)))
@@ -222,7 +221,7 @@ def _study(
 
 
 def _hours(sweep: Sweep, one: Combination, folder: Path) -> list[ColumnRecord]:
-    """The hours of all GPUs that the training took, where there are GPUs and the paper prints them."""
+    """The GPU hours of the training, if it ran on GPUs and the paper reports them."""
     published, run = sweep.printed(one), Run.open(folder)
     if published is None or GPU_HOURS not in published.others or not _on_gpu(run):
         return []
@@ -266,7 +265,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def holdout_scores(run: Run) -> HoldoutScores | None:
-    """The scores of the checkpoint that was kept, as it records them; None without a hold-out.
+    """The scores recorded in the selected checkpoint; None without a hold-out.
 
     It may be of an update that was undone after a non-finite loss: its weights stay the best.
 

@@ -11,7 +11,7 @@ import numpy as np
 from vitadel.core.stats import PowerLawFit, inverse_logit, logit
 from vitadel.report.comparison.models import ModelRow, Score
 from vitadel.report.comparison.trends import MILLION, SizePoint, SizeTrend, Trend, on_axis
-from vitadel.report.figures.exhibits import slug
+from vitadel.report.figures.exhibits import figure_name
 from vitadel.report.figures.style import DASHED, DOTTED, INK, MARKERS, PALETTE, Drawing, save_figure, styled, svg
 from vitadel.report.text import number as number_text
 from vitadel.report.text import parameters_text, signed
@@ -36,7 +36,7 @@ _MARGIN = 0.08
 
 
 def trend_drawings(trends: Sequence[Trend], numbers: Numbers) -> list[Drawing]:
-    """For the page, whose legend names the points."""
+    """Drawings for the page, whose legend names the points."""
     return [
         _drawing(f"trend-{i}", _trend_title(one), _trend_alt(one), _draw_trend(one, numbers))
         for i, one in enumerate(trends)
@@ -73,7 +73,7 @@ def write_comparison_figures(
     for number, (title, draw, rows, formulas) in enumerate(drawn, 1):
         with _figure(f"file-{number}", draw) as figure:
             _legend(figure, rows, numbers, formulas)
-            written += save_figure(figure, folder / f"{number:02d}-{slug(title)}")
+            written += save_figure(figure, folder / f"{number:02d}-{figure_name(title)}")
     return written
 
 
@@ -143,7 +143,7 @@ def _dot(axes: "Axes", point: tuple[float, float], area: float, row: ModelRow, n
 
 
 def _areas(rows: Sequence[ModelRow]) -> list[float]:
-    """Markers whose area grows with the root of the size, so that two orders of magnitude fit into one figure."""
+    """Marker areas proportional to the root of the size, so that two orders of magnitude fit into one figure."""
     known = [row.parameters for row in rows if row.parameters is not None]
     if not known or max(known) == min(known):
         return [_UNKNOWN_AREA] * len(rows)
@@ -215,7 +215,7 @@ def is_numbered(rows: Sequence[ModelRow]) -> bool:
 
 
 def _number(axes: "Axes", point: tuple[float, float], rows: Sequence[ModelRow], row: ModelRow) -> None:
-    """The rank next to the point, where it is needed."""
+    """The rank next to the point, if needed."""
     if is_numbered(rows) and row.rank is not None:
         axes.annotate(str(row.rank), point, xytext=(5, 4), textcoords="offset points", fontsize=7)
 
