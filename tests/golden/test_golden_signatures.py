@@ -91,7 +91,7 @@ def of_class(kind: Any) -> dict[str, Any]:
     try:
         hints = typing.get_type_hints(kind, include_extras=True)
     except NameError:  # names that only type checkers import
-        hints = kind.__dict__.get("__annotations__", {})
+        hints = inspect.get_annotations(kind)
     found |= {f"range of {name}": one for name, declared in hints.items() if (one := limits(declared))}
     return found
 
