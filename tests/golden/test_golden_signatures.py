@@ -125,8 +125,8 @@ def public_names(package: str) -> Iterator[tuple[str, Any]]:
 
 
 def numbers(value: object) -> bool:
-    """Whether it is a number, or a tuple of numbers."""
-    several = value if isinstance(value, tuple) else (value,)
+    """Whether it is a number, or a tuple or dictionary of numbers."""
+    several = tuple(value.values()) if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
     return bool(several) and all(isinstance(one, int | float) for one in several)
 
 

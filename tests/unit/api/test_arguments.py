@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import vitadel as vd
 from vitadel.api.catalog import CATALOGS, Page
+from vitadel.api.data import default_preprocess
 from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.sweep import as_sweep
 from vitadel.core.errors import UsageError
@@ -302,6 +303,26 @@ def test_other_lists_have_pages_of_their_entries_only(kind: str) -> None:
 def test_a_word_finds_the_entries_that_contain_it_in_name_description_or_group() -> None:
     found = CATALOGS["suites"].find("AUTOATTACK")
     assert isinstance(found, list)
-    assert [item.name for item in found][:3] == ["autoattack", "autoattack-plus", "autoattack-rand"][: len(found)]
+    assert [item.name for item in found] == ["autoattack", "autoattack-plus", "autoattack-rand"]
     (group,) = {item.group for item in CATALOGS["suites"].find("other suites")}  # type: ignore[union-attr]
     assert group == "Other suites"
+
+
+@pytest.mark.parametrize(
+    ("spec", "usual", "at_64"),
+    [
+        ("digits", "squash:8", "squash:64"),
+        ("cifar10:DIR", "squash:32", "squash:64"),
+        ("cifar100:DIR", "squash:32", "squash:64"),
+        ("imagenet:DIR", "crop:224", "crop:64"),
+        ("imagenet-a:DIR", "crop:224", "crop:64"),
+        ("imagenet-r:DIR", "crop:224", "crop:64"),
+        ("folder:DIR", "squash:224", "squash:64"),
+    ],
+)
+def test_images_have_the_native_size_of_their_data_set_or_224_pixels(
+    spec: str, usual: str, at_64: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "DIR").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert (default_preprocess(spec), default_preprocess(spec, 64)) == (usual, at_64)

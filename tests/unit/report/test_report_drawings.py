@@ -156,13 +156,20 @@ def of_text(text: Text) -> list[Any]:
     ]
 
 
+def style() -> dict[str, Any]:
+    """The settings of matplotlib that figures change, but those that name fonts and files."""
+    changed = {key: value for key, value in mpl.rcParams.items() if value != mpl.rcParamsDefault[key]}
+    return {key: value for key, value in changed.items() if isinstance(value, bool | int | float | list)}
+
+
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Every figure that would be written, by the name that its ids come from; painting them would take long."""
     result: list[dict[str, Any]] = []
 
     def described_only(self: Figure, file: Path | io.StringIO | io.BytesIO, **more: object) -> None:
-        result.append({"name": mpl.rcParams["svg.hashsalt"], "format": more["format"], **described(self)})
+        names = {"name": mpl.rcParams["svg.hashsalt"], "format": more["format"]}
+        result.append({**names, **described(self), "style": style()})
         if isinstance(file, Path):
             file.touch()
         elif isinstance(file, io.StringIO):
@@ -170,6 +177,12 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(Figure, "savefig", described_only)
     return result
+
+
+def without_style(drawn: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """It is the same in all figures."""
+    assert all(one["style"] == drawn[0]["style"] for one in drawn)
+    return [{key: value for key, value in one.items() if key != "style"} for one in drawn]
 
 
 def page_words(path: Path) -> list[str]:
@@ -268,7 +281,8 @@ EXHIBITS: dict[str, Exhibit] = {
 def test_drawings_of_exhibits(name: str, drawn: list[dict[str, Any]]) -> None:
     drawing = exhibit_drawing(EXHIBITS[name], "exhibit")
     assert drawing.width == pytest.approx(drawn[0]["inches"][0], rel=1e-3)
-    check(name, drawn)
+    check("style", [drawn[0]["style"]])
+    check(name, without_style(drawn))
 
 
 # --------------------------------------------------------------------- pages
@@ -283,7 +297,7 @@ def test_drawings_of_curves_and_training(
     for step in range(9, 900):
         run.log("step", step=step, epoch=0, loss=1.0 / step, lr=0.1 + step, grad_norm=math.sin(step))
     page = write_report(runs, tmp_path / "page.html")
-    check("curves", drawn)
+    check("curves", without_style(drawn))
     check("curves in words", page_words(page))
 
 
@@ -302,5 +316,5 @@ def test_drawings_of_models_as_points(make: Any, tmp_path: Path, count: int, dra
         for path in write_tables(runs, tmp_path / "tables", baseline="model-1")
         if path.suffix not in (".png", ".pdf")
     ]
-    check(f"{count} models", [one for one in drawn if one["format"] != "pdf"])
+    check(f"{count} models", [one for one in without_style(drawn) if one["format"] != "pdf"])
     check(f"{count} models in words", [*page_words(page), *(shorter(path.read_text()) for path in tables)])
