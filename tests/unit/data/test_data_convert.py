@@ -151,7 +151,7 @@ def test_missing_arrays_are_named_with_those_present(tmp_path: Path) -> None:
     refused(tmp_path / "a.npz", "a.npz has no array 'image'. It has: images, labels. Write the names of the images and")
     refused(tmp_path / "a.npz", "a.npz has no array 'label'. It has: images, labels.", image_key="images")
     np.savez(tmp_path / "b.npz", image=pictures())
-    refused(tmp_path / "b.npz", "b.npz has no array 'label'. It has: image. Say")
+    refused(tmp_path / "b.npz", "b.npz has no array 'label'. It has: image. Write")
     np.savez(tmp_path / "c.npz")
     refused(tmp_path / "c.npz", "c.npz has no array 'image'. It has: none.")
 
