@@ -24,9 +24,9 @@ def spec(**values: Any) -> ModelSpec:
 def test_sizes_are_limited(name: str, largest: int) -> None:
     for value in (1, largest):
         assert getattr(spec(**{name: value}), name) == value
-    for value in (0, largest + 1, 2.0, True):
+    for refused in (0, largest + 1, 2.0, True):
         with pytest.raises(UsageError, match=f"{name} must be a whole number from 1 to {largest}"):
-            spec(**{name: value})
+            spec(**{name: refused})
 
 
 @pytest.mark.parametrize("name", ["num_classes", "image_size"])

@@ -98,7 +98,11 @@ def of_axes(axes: Axes) -> dict[str, Any]:
             [
                 *(type(one).__name__, rounded(one.get_datalim(axes.transData).extents)),
                 *(rounded(one.get_facecolor()), rounded(getattr(one, "get_sizes", lambda: ())())),
-                *(rounded(one.get_edgecolor()), rounded(one.get_linewidths()), one.get_zorder()),
+                *(
+                    rounded(one.get_edgecolor()),
+                    rounded(getattr(one, "get_linewidths", lambda: ())()),
+                    one.get_zorder(),
+                ),
             ]
             for one in axes.collections
         ],
