@@ -1,16 +1,20 @@
-"""Random numbers that belong to an image, not to its place in a batch.
+"""Random numbers that belong to an image, not to its position in a batch.
 
-A torch generator hands out numbers in the order they are asked for, so the same image gets other noise in another
-batch, on another device or after a restart. Here a number is a function of (seed, image index, stream, position):
-nothing is consumed, so nothing has to be saved, and results do not change with the batch size.
+A torch generator returns numbers in the order of the calls, so the same image gets other noise in another batch, on
+another device or after a restart. Here a number is a function of (seed, image index, stream, position): there is no
+state to save, and results do not change with the batch size.
 
 The function is SplitMix64 (Steele, Lea & Flood 2014): a 64-bit state advances in steps of the golden ratio, and a
 bijective mixer turns each state into a random word. int64 arithmetic wraps in torch, as the algorithm needs.
 """
 
 import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,18 +25,39 @@ FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def fold_seed(seed: int, *numbers: int) -> int:
-    """A new seed for part `numbers` of what `seed` governs, such as one step of one run; in [0, 2**63)."""
+    """A new seed derived from `seed` and `numbers`, such as the seed of one step of one run; in [0, 2**63)."""
     word = splitmix64_int(seed)
     for number in numbers:
-        word = splitmix64_int(
-            word ^ number
-        )  # mixing both in the same way would give seed 1, part 2 what seed 2, part 1 gets
+        # the seed is mixed once more than the numbers: otherwise (seed 1, number 2) would equal (seed 2, number 1)
+        word = splitmix64_int(word ^ number)
     return word >> 1
+
+
+@contextmanager
+def seeded_generators(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Context manager: the global generators start from `seed`; their states are restored after it.
+
+    These are Python's `random`, numpy's, and torch's on the CPU and on `device`.
+    """
+    devices = [device] if device is not None and device.type == "cuda" else []
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices):
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        # not torch.manual_seed: it seeds every device there is, and until CUDA starts it queues that for later
+        torch.default_generator.manual_seed(seed)
+        for one in devices:
+            torch.cuda.default_generators[one.index or 0].manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(of_python)
+            np.random.set_state(of_numpy)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomStreams:
-    """One stream of random numbers per image; asking twice gives the same numbers twice."""
+    """One stream of random numbers per image; the same call returns the same numbers."""
 
     key_B: Tensor
 
@@ -51,7 +76,7 @@ class RandomStreams:
         return RandomStreams(splitmix64(self.key_B ^ word))
 
     def at(self, rows: Tensor) -> "RandomStreams":
-        """The streams of the images in `rows` alone."""
+        """The streams of the images in `rows` only."""
         return RandomStreams(self.key_B[rows])
 
     def uniform(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -89,7 +114,7 @@ def _shift(words: Tensor, bits: int) -> Tensor:
 
 
 def splitmix64(words: Tensor) -> Tensor:
-    """SplitMix64's mixing of states that were incremented already, bits in int64."""
+    """SplitMix64's mixer applied to states that were incremented already, as int64."""
     for bits, factor in FACTORS:
         words = (words ^ _shift(words, bits)) * signed_word(factor)
     return words

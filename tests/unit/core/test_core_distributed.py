@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import torch
 
 from vitadel.core.distributed import Ranks, set_launch_environment
 from vitadel.core.errors import UsageError
@@ -78,6 +80,7 @@ def test_an_unknown_node_and_a_damaged_variable_are_refused(launched: pytest.Mon
 
 CLAIM = """
 import sys
+from datetime import timedelta
 from pathlib import Path
 from vitadel.core.distributed import Ranks
 from vitadel.runs import Run
@@ -121,3 +124,21 @@ def test_images_are_partitioned() -> None:
 def test_neighbors_go_to_different_processes() -> None:
     assert [Ranks(rank, 3).local_part([0, 1, 2, 4, 5, 6]) for rank in range(3)] == [[0, 6], [1, 4], [2, 5]]
     assert Ranks().local_part([3, 1]) == [3, 1]
+
+
+def test_a_single_process_gathers_its_own_tensor() -> None:
+    value = torch.rand(3, 2)
+    assert Ranks.current() == Ranks()
+    assert torch.equal(Ranks().gather(value), value[None])
+    assert torch.equal(Ranks().mean(value), value)
+
+
+def test_processes_wait_for_each_other_for_a_month(launched: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, timedelta]] = []
+    launched.setattr(torch.distributed, "init_process_group", lambda backend, timeout: calls.append((backend, timeout)))
+    os.environ.update(RANK="1", WORLD_SIZE="2")
+    assert Ranks.of_launch() == Ranks(1, 2)
+    assert calls == [("gloo", timedelta(days=30))]
+    os.environ.update(RANK="0", WORLD_SIZE="1")
+    assert Ranks.of_launch() == Ranks()
+    assert len(calls) == 1

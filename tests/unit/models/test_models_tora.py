@@ -302,13 +302,13 @@ def test_other_families_are_refused() -> None:
         ({"tuning": "lora"}, "Tuning.tuning"),
         ({"softmax": "all"}, "Tuning.softmax"),
         ({"reduction": 0}, "at least 1"),
-        ({"gate": "per-token", "softmax": "token"}, "weighs adapters only"),
+        ({"gate": "per-token", "softmax": "token"}, "weights adapters only"),
         ({"normalization": "max"}, "Tuning.normalization"),
         ({"normalization": "rows", "softmax": "token"}, "the rows of the others sum to one"),
         ({"normalization": "sqrt", "gate": "per-token"}, "the rows of the others sum to one"),
         ({"recursion": "class"}, "Tuning.recursion"),
         ({"initialization": "random"}, "Tuning.initialization"),
-        ({"initialization": "layer-scale", "residual": False}, "cannot start at nothing"),
+        ({"initialization": "layer-scale", "residual": False}, "cannot start at zero"),
         ({"residual": "no"}, "true or false, got 'no'"),
         ({"prediction": "votes"}, "Tuning.prediction"),
         ({"head": "best"}, "unknown head 'best'"),
@@ -318,7 +318,7 @@ def test_other_families_are_refused() -> None:
 def test_invalid_settings_are_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Tuning(**settings)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="leaves nothing of 32"):
+    with pytest.raises(UsageError, match="leaves no channels of 32"):
         make_adapted_vit(backbone(), Tuning(reduction=64), 5)
 
 
