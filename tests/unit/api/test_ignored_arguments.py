@@ -15,7 +15,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
 from vitadel.evaluate.parsing import as_suites
 from vitadel.recipes.overrides import override
-from vitadel.runs import describe
+from vitadel.runs import Run, describe
 from vitadel.runs.manifest import fingerprint
 from vitadel.threats import Linf
 

@@ -367,7 +367,7 @@ def paint(cell: Picture, norm: "Normalize", colors: str, *, shaded: bool) -> NDA
     if cell.overlay is None:
         assert pixels is not None
         return pixels
-    height, width = np.maximum(cell.overlay.shape, (1, 1) if pixels is None else pixels.shape[:2])
+    height, width = cell.overlay.shape if pixels is None else np.maximum(cell.overlay.shape, pixels.shape[:2])
     share = np.clip(norm(_stretched(cell.overlay, height, width)), 0, 1)
     color = colormaps[colors](share)[:, :, :3]
     if pixels is None:
