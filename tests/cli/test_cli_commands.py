@@ -201,7 +201,7 @@ def test_flags_are_shown_as_they_are_raised(
     code, _, err = vitadel("train", "digits-standard", "--data", "digits[:64]", *settings, "--run", tmp_path / "run")
     assert code == 2
     plain = " ".join(err.split())
-    assert plain.count("flag at step 0: the loss is no longer finite at step 2: back to step 0") == 3
+    assert plain.count("flag at step 0: the loss is no longer finite at step 2: rolled back to step 0") == 3
     assert "for the 4th time. Lower the learning rate" in plain
 
 

@@ -123,7 +123,7 @@ def test_a_trained_head_is_never_replaced_for_evaluation(vitadel: Command, train
     torch.save(net.state_dict(), tmp_path / "four.pth")
     for model, own in ((trained, 10), (f"timm:test_resnet@{tmp_path / 'four.pth'}", 4)):
         words = ("evaluate", model, "--data", "digits[:8]", "--classes", "7", "--run", tmp_path / "run")
-        assert f"has {own} classes, not 7, and a fresh one" in (error := mistake(vitadel(*words)))
+        assert f"has {own} classes, not 7, and a new head" in (error := mistake(vitadel(*words)))
         assert error.endswith(f"Write --num-classes {own}.\n")
     same = ("evaluate", trained, "--data", "digits[:8]", "--suite", "clean", "--classes", "10")
     assert vitadel(*same, "--run", tmp_path / "run")[0] == 0

@@ -14,7 +14,7 @@ from vitadel.attacks.oracle import Oracle
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Untargeted
 from vitadel.losses import cross_entropy, dlr, margin
-from vitadel.threats import L1, L2, Linf, Threat, with_eps
+from vitadel.threats import L1, L2, Linf, Threat
 
 
 class Planes(nn.Module):
@@ -135,7 +135,7 @@ def test_the_randomized_version_averages_twenty_gradients() -> None:
 def test_an_image_beyond_its_radius_is_broken(attack: AutoAttack, kind: Threat) -> None:
     model = Planes()
     eps = 1.02 * model.radius(kind)
-    result = attack(model, GRAY, Untargeted(LABEL), with_eps(kind, eps), seed=0)
+    result = attack(model, GRAY, Untargeted(LABEL), kind.with_eps(eps), seed=0)
     assert result.success.item()
     assert result.distance.item() <= eps * (1 + 1e-9)
 
@@ -155,7 +155,7 @@ class ThreeStages(AutoAttack):
 
 def test_a_cascade_breaks_what_its_stages_break_alone(threat: Threat, ripples: Callable[[float], nn.Module]) -> None:
     """Every stage has its own random numbers, whichever images are left for it."""
-    cascade, small = ThreeStages(), with_eps(threat, 0.3 * threat.eps)
+    cascade, small = ThreeStages(), threat.with_eps(0.3 * threat.eps)
     x0 = torch.rand(24, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     label_B, rng, more = torch.zeros(24, dtype=torch.int64), RandomStreams.of(8, torch.arange(24)), 0
     for logit_difference in (12.0, 16.0, 18.0):

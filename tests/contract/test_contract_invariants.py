@@ -19,7 +19,7 @@ from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Diverge, Targeted, Untargeted
-from vitadel.threats import L1, L2, Linf, Threat, with_eps
+from vitadel.threats import L1, L2, Linf, Threat
 
 Pixels = Callable[[int, torch.dtype], Tensor]
 MakeNet = Callable[[torch.dtype], nn.Module]
@@ -274,7 +274,7 @@ def test_untargeted_only_attacks_under_no_grad_give_the_same_pixels(
     net: MakeNet,
 ) -> None:
     """Labels the model agrees with and a small radius, so that the search is not over at once."""
-    model, threat = net(torch.float64).eval(), with_eps(threat, threat.eps / 8)
+    model, threat = net(torch.float64).eval(), threat.with_eps(threat.eps / 8)
 
     def run() -> Tensor:
         x0 = pixels(2, torch.float64)
@@ -348,7 +348,7 @@ def test_results_do_not_depend_on_the_batch_size(attack: Attack, threat: Threat,
     """With rows for two images of seven, the others wait, and are admitted while the other row is busy."""
     if not isinstance(attack, IterativeAttack):
         return
-    model, x0, threat = net(torch.float64).eval(), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
+    model, x0, threat = net(torch.float64).eval(), pixels(7, torch.float64), threat.with_eps(threat.eps / 8)
     with torch.no_grad():
         prediction_B = model(x0).argmax(1)
     # some are misclassified at the start, the others need many steps
@@ -388,7 +388,7 @@ def test_results_are_inside_ball_and_box(
 ) -> None:
     values = 3 * 5 * 7
     diameter = values if isinstance(threat, L1) else values**0.5 if isinstance(threat, L2) else 1.0
-    threat = with_eps(threat, diameter * 10**share)
+    threat = threat.with_eps(diameter * 10**share)
     x0 = torch.rand(batch, 3, 5, 7, dtype=dtype, generator=torch.Generator().manual_seed(seed))
     x0 = x0.round() if corner else x0
     result = attack(net(dtype), x0, Untargeted(labels(batch)), threat, seed=seed)

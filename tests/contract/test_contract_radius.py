@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitadel.attacks import APGD, ATTACKS, FAB, FGSM, GAMA, PGD, Attack, AutoAttack, NamedAttack, Square, cosine, linear
 from vitadel.goals import Goal, Targeted, Untargeted
 from vitadel.losses import LOSSES, Loss
-from vitadel.threats import L1, L2, Linf, Threat, with_eps
+from vitadel.threats import L1, L2, Linf, Threat
 
 Array = npt.NDArray[np.float64]
 Support = Callable[[Threat, Array, Array], float]
@@ -161,7 +161,7 @@ def radius(kind: Threat, model: Halfspace, image: Tensor, support: Support) -> f
     widest = {Linf: 1.0, L2: 105**0.5, L1: 105.0}[type(kind)]
     return float(
         brentq(
-            lambda eps: largest_decreases(with_eps(kind, eps), model, image[None], support).item() - logit_difference,
+            lambda eps: largest_decreases(kind.with_eps(eps), model, image[None], support).item() - logit_difference,
             1e-6,
             widest,
         )
@@ -205,7 +205,7 @@ def test_attacks_succeed_exactly_beyond_the_known_radius(
     model, x0 = away_from_the_box(7)
     far = FAR.get(("open", name, type(threat)), NEAR)
     eps = (0.98 if side == "inside" else far) * radius(threat, model, x0[3], support)
-    threat = with_eps(threat, eps)
+    threat = threat.with_eps(eps)
     result = OPEN[name](threat)(model, x0, GOALS[goal](7, LOSSES[loss]), threat, seed=0)
     broken = result.success.tolist()
     # the images' radii are 10% apart, and eps is 2% from the fourth
@@ -232,10 +232,10 @@ def test_attacks_succeed_exactly_beyond_the_known_radius_at_the_box(
     model, x0 = at_the_box(batch)
     far = FAR.get(("box", name, type(threat)), NEAR)
     eps = (0.98 if side == "inside" else far) * radius(threat, model, x0[0], support)
-    threat = with_eps(threat, eps)
+    threat = threat.with_eps(eps)
     # images whose margin is within 1% of changing sign do not count
     possible = shares(threat, model, x0, support) > 0.99
-    certain = shares(with_eps(threat, eps * NEAR / far), model, x0, support) > 1.01
+    certain = shares(threat.with_eps(eps * NEAR / far), model, x0, support) > 1.01
     assert (possible[0], certain[0]) == (side == "outside",) * 2
 
     result = BOX[name](threat)(model, x0, Untargeted(torch.zeros(batch, dtype=torch.int64)), threat, seed=0)
@@ -255,7 +255,7 @@ def test_squares_of_one_pixel_reach_the_exact_radius(threat: Threat, gradient: f
     model = Halfspace(torch.tensor([gradient], dtype=torch.float64), bias=0.1 - gradient / 2)
     x0 = torch.full((5, 1, 1, 1), 0.5, dtype=torch.float64)
     goal = Untargeted(torch.zeros(5, dtype=torch.int64), LOSSES["margin"])
-    result = Square(queries=30)(model, x0, goal, with_eps(threat, 0.2 * scale), seed=0)
+    result = Square(queries=30)(model, x0, goal, threat.with_eps(0.2 * scale), seed=0)
     assert result.success.tolist() == [scale > 1] * 5
 
 
@@ -278,5 +278,5 @@ def test_the_nearest_of_several_classes_is_found(threat: Threat) -> None:
     for scale, expected in ((0.98, False), (1.02, True)):
         attack = PGD(steps=20, step_size=scale * nearest / 4, random_start=False)
         goal = Untargeted(torch.tensor([0]), LOSSES["margin"])
-        result = attack(lambda x: x.flatten(1) @ weight.T + bias, x0, goal, with_eps(threat, scale * nearest), seed=0)
+        result = attack(lambda x: x.flatten(1) @ weight.T + bias, x0, goal, threat.with_eps(scale * nearest), seed=0)
         assert result.success.item() is expected

@@ -34,7 +34,7 @@ def labels(*numbers: int) -> Goal:
         (torch.where(torch.arange(7) == 3, torch.nan, gray()), r"pixels in \[0, 1\], got \[nan, nan\]"),
         (gray().to(torch.uint8), r"a batch of float images, got torch.uint8 of shape \[2, 3, 5, 7\]"),
         (gray()[:, 0, 0, 0], r"a batch of float images, got torch.float32 of shape \[2\]"),
-        (gray(0), r"at least one image, got an empty batch. Check what the images were chosen by."),
+        (gray(0), r"at least one image, got an empty batch. Check how the images were chosen."),
     ],
     ids=["255", "negative", "nan", "integers", "vector", "empty"],
 )
@@ -47,7 +47,7 @@ def test_tensors_without_values_are_refused(attack: Attack) -> None:
     zeros = Untargeted(torch.zeros(2, dtype=torch.int64))
     with torch.device("meta"):
         model, x0, goal = nn.Sequential(nn.Flatten(), nn.Linear(105, 3)), gray(), labels(0, 1)
-    with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
+    with pytest.raises(UsageError, match="the weights of the model are on the meta device and have no values"):
         attack(model, gray(), zeros, Linf(0.1), seed=0)
     with pytest.raises(UsageError, match="the images are on the meta device and have no values"):
         attack(three_classes, x0, zeros, Linf(0.1), seed=0)
@@ -195,7 +195,7 @@ def test_gradient_free_attacks_do_not_check_gradients(threat: Threat) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Linf(8), r"Linf.eps must lie in \(0, 1\], got 8. Pixels live in \[0, 1\]: write 8/255, not 8"),
+        (lambda: Linf(8), r"Linf.eps must lie in \(0, 1\], got 8. Pixels lie in \[0, 1\]: write 8/255, not 8"),
         (lambda: Linf(0), r"Linf.eps must lie in \(0, 1\], got 0"),
         (lambda: Linf(float("nan")), r"Linf.eps must be a finite number and lie in \(0, 1\], got nan"),
         (lambda: L2(0), r"L2.eps must be positive, got 0. Write for example 0.5 or 128/255"),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vitadel.attacks import APGD, FAB, GAMA, PGD, Attack, Square
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import LOSSES, Loss
-from vitadel.threats import L1, Linf, Threat, with_eps
+from vitadel.threats import L1, Linf, Threat
 
 Pixels = Callable[[int, torch.dtype], Tensor]
 MakeNet = Callable[[torch.dtype], nn.Module]
@@ -39,7 +39,7 @@ def test_more_steps_of_the_same_length_are_never_weaker(
     threat: Threat, loss: Loss, pixels: Pixels, net: MakeNet
 ) -> None:
     """The iterates of the longer search begin with those of the shorter one."""
-    model, x0, threat = net(torch.float64), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
+    model, x0, threat = net(torch.float64), pixels(7, torch.float64), threat.with_eps(threat.eps / 8)
     goal = Untargeted(model.eval()(x0).argmax(1), loss)
     result = [outcome(PGD(steps=n, step_size=threat.eps / 2), model, x0, goal, threat) for n in (1, 2, 4, 8)]
     assert all(never_weaker(weak, strong) for weak, strong in pairwise(result))
@@ -48,7 +48,7 @@ def test_more_steps_of_the_same_length_are_never_weaker(
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_more_restarts_are_never_weaker(threat: Threat, loss: Loss, pixels: Pixels, net: MakeNet) -> None:
-    model, x0, threat = net(torch.float64), pixels(7, torch.float64), with_eps(threat, threat.eps / 8)
+    model, x0, threat = net(torch.float64), pixels(7, torch.float64), threat.with_eps(threat.eps / 8)
     goal = Untargeted(model.eval()(x0).argmax(1), loss)
     result = [outcome(PGD(steps=1, step_size=threat.eps / 10, restarts=n), model, x0, goal, threat) for n in (1, 2, 4)]
     assert all(never_weaker(weak, strong) for weak, strong in pairwise(result))
@@ -82,7 +82,7 @@ def test_a_larger_budget_only_adds_successes(
     x0 = torch.rand(16, 3, 5, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     goal, counts = Untargeted(torch.zeros(16, dtype=torch.int64)), []
     for logit_difference in (12.0, 14.0, 16.0, 18.0):
-        small = with_eps(threat, 0.3 * threat.eps)
+        small = threat.with_eps(0.3 * threat.eps)
         weak, strong = (harder(n)(ripples(logit_difference), x0, goal, small, seed=8).success for n in (1, 4))
         assert bool((strong >= weak).all())
         counts.append((int(weak.sum()), int(strong.sum())))

@@ -36,7 +36,7 @@ def test_every_threat_has_a_row(threats: dict[str, Threat]) -> None:
 
 def test_the_solver_away_from_the_box_is_the_dual_norm(threat: Threat, support: Support) -> None:
     gradient = np.random.default_rng(0).normal(size=50)
-    small = threat_package.with_eps(threat, 0.05)
+    small = threat.with_eps(0.05)
     expected = 0.05 * np.linalg.norm(gradient, ord=DUAL[type(threat)])
     assert support(small, gradient, np.full(50, 0.5)) == pytest.approx(expected, rel=1e-12)
 

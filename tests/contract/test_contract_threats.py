@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vitadel.core.rng import RandomStreams
-from vitadel.threats import L1, L2, Threat, with_eps
+from vitadel.threats import L1, L2, Threat
 
 Array = npt.NDArray[np.float64]
 Support = Callable[[Threat, Array, Array], float]
@@ -37,7 +37,7 @@ corners = st.sampled_from((0.0, 0.5, 1.0))
 def scaled(threat: Threat, share: float) -> Threat:
     """The threat with a radius of 10**share times the diameter of the box."""
     diameter = VALUES if isinstance(threat, L1) else math.sqrt(VALUES) if isinstance(threat, L2) else 1.0
-    return with_eps(threat, diameter * 10**share)
+    return threat.with_eps(diameter * 10**share)
 
 
 def slack(threat: Threat, dtype: torch.dtype) -> float:
@@ -108,7 +108,7 @@ def test_an_allowed_image_is_its_projection(
 ) -> None:
     x0 = originals(batch, dtype, seed, corner)
     threat = scaled(threat, share)
-    inside = with_eps(threat, 0.99 * threat.eps).sample(x0, RandomStreams.of(seed, torch.arange(batch)))
+    inside = threat.with_eps(0.99 * threat.eps).sample(x0, RandomStreams.of(seed, torch.arange(batch)))
     torch.testing.assert_close(threat.project(inside, x0), inside, rtol=0, atol=torch.finfo(dtype).eps)
 
 

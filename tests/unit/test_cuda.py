@@ -12,8 +12,8 @@ import torch
 from vitadel import data, models, robustness
 from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Engine, Factors, IterativeAttack, Square
 from vitadel.attacks.attention_scaling.attack import RescaledIterativeAttack
+from vitadel.attacks.engine.batching import WorkQueue
 from vitadel.attacks.engine.precision import search_model
-from vitadel.attacks.engine.queue import WorkQueue
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.cuda_graph import GraphedBackward, GraphedForward
 from vitadel.core.rng import RandomStreams
@@ -248,7 +248,7 @@ def test_a_model_that_synchronizes_runs_without_capture_and_is_flagged() -> None
         y = net(x.cuda()).argmax(1).cpu()
     result = robustness(net, x, y, Linf(1e-4), (NamedAttack("apgd", APGD(steps=60)),))
     assert [flag.code for flag in result.flags] == ["search-fallback"]
-    assert "could not be recorded" in result.flags[0].sentence
+    assert "could not be captured as a CUDA graph" in result.flags[0].sentence
     # the failed capture leaves the device's random generator unchanged
     torch.cuda.manual_seed(3)
     first = torch.rand(4, device="cuda")
@@ -325,7 +325,7 @@ def test_fast_training_of_adapters_matches_plain_training(tmp_path: Path, output
         chosen = replace(plan, compile=compiled, attack_model=compiled is not Compile.OFF)
         adapted = models.tora(model("timm:vit_tiny_patch16_224"), Tuning(), num_classes=10, seed=0)
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", "passes could not be recorded")
+            warnings.filterwarnings("error", "passes could not be captured")
             Trainer(adapted, objective, digits(), chosen, run, seed=0).fit()
         losses.append([float(str(entry["loss"])) for entry in run.read_log("step")])
     assert losses[1] == pytest.approx(losses[0], rel=0.02)

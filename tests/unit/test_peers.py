@@ -15,9 +15,9 @@ from vitadel.attacks import APGD, FAB, FGSM, PGD, IterativeAttack, State, StepCo
 from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.square import window_sides
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal, Toward, Untargeted, top_other_classes
+from vitadel.goals import Goal, TowardClass, Untargeted, top_other_classes
 from vitadel.losses import cross_entropy, dlr, logit_difference, targeted_dlr
-from vitadel.threats import L1, L2, Linf, Threat, with_eps
+from vitadel.threats import L1, L2, Linf, Threat
 from vitadel.threats.square_proposals import L1_PATTERNS, L2_PATTERNS
 
 PATTERNS = {"l2": L2_PATTERNS, "l1": L1_PATTERNS}
@@ -135,8 +135,8 @@ def their_apgd(norm: str, eps: float, loss: str, steps: int, start: Tensor, **se
 def test_apgd_matches_autoattack(norm: str, threat: Threat, loss: str) -> None:
     x0, label_B = images_away_from_the_box()
     if loss == "dlr":  # behind two other classes it is exactly 1, and rounding decides the direction of its gradient
-        threat = with_eps(threat, threat.eps / 16)
-    toward = Toward(label_B, top_other_classes(small_net()(x0), label_B, 1).squeeze(1), targeted_dlr)
+        threat = threat.with_eps(threat.eps / 16)
+    toward = TowardClass(label_B, top_other_classes(small_net()(x0), label_B, 1).squeeze(1), targeted_dlr)
     untargeted = Untargeted(label_B, dlr if loss == "dlr" else cross_entropy)
     goal: Goal = toward if loss == "dlr-targeted" else untargeted
     start = threat.sample(x0, RandomStreams.of(1, torch.arange(6)))
@@ -169,7 +169,7 @@ def test_fab_matches_autoattack(norm: str, threat: Threat, targeted: bool) -> No
     with torch.no_grad():
         attack.attack_single_run(x0, label_B, is_targeted=targeted)
     other_B = top_other_classes(net(x0), label_B, 1).squeeze(1)
-    goal: Goal = Toward(label_B, other_B, logit_difference) if targeted else Untargeted(label_B)
+    goal: Goal = TowardClass(label_B, other_B, logit_difference) if targeted else Untargeted(label_B)
     ours = our_points(FAB(steps=8, targets=int(targeted)), x0, goal, threat, 8, x0)
     torch.testing.assert_close(ours, torch.stack(queries), rtol=0, atol=1e-4)
 

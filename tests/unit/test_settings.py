@@ -36,8 +36,8 @@ RECORDS = {
         "StepsPoint VariantCounts View"
     ),
     "api": "Robustness",
-    "attacks": "AttackResult ContinuousBatch FactorSearchResult Factors Flag ImageResult SavedBuffers WorkQueue",
-    "core": "Accuracy Difference LinearFit PairedTest PowerLawFit Range Ranks",
+    "attacks": "AttackResult ContinuousBatch FactorSearchResult Factors Flag ImageResult WorkQueue",
+    "core": "Accuracy Difference LinearFit PairedTest PowerLawFit Range Ranks SavedBuffers",
     "data": "CheckReport Index Mapped Member Shard Spec Statistics",
     "evaluate": "Context ImageFiles Measure Search TableWriter",
     "models": "Cost Geometry Layer",

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import IterativeAttack
-from vitadel.attacks.engine.queue import WorkQueue
+from vitadel.attacks.engine.batching import WorkQueue
 from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import Oracle, is_zero
 from vitadel.core.rng import RandomStreams, fold_seed

@@ -17,7 +17,7 @@ from vitadel.core.stats import Accuracy, accuracy
 from vitadel.evaluate.context import Batch, Context
 from vitadel.losses import Loss, cross_entropy, margin
 from vitadel.models import Model
-from vitadel.threats import Threat, with_eps
+from vitadel.threats import Threat
 
 if TYPE_CHECKING:
     from vitadel.analyze.masking import Masking
@@ -252,7 +252,7 @@ class Measurements:
         shape = self.ctx.images.images(torch.tensor([0])).shape[1:]
         last = max(FAR * self.threat.diameter(shape), self.threat.eps)
         inside = {share * self.threat.eps for share in self.settings.shares}
-        return [with_eps(self.threat, eps) for eps in sorted({eps for eps in inside if eps < last} | {last})]
+        return [self.threat.with_eps(eps) for eps in sorted({eps for eps in inside if eps < last} | {last})]
 
     @property
     def _lengths(self) -> list[int]:

@@ -16,7 +16,7 @@ from vitadel.recipes import Recipe, override
 from vitadel.recipes.axes import AXES
 from vitadel.report import write_exhibit
 from vitadel.runs.exhibits import Picture, Pictures
-from vitadel.train import TrainingConfig, augmented_examples, transforms_alone
+from vitadel.train import TrainingConfig, preview_batches, single_transform_configs
 
 # the default: every transform of DeiT's training, each alone
 _ALL = "mixup+cutmix+rand+erase"
@@ -106,7 +106,7 @@ def _parts(recipe: Recipe, *, alone: bool) -> dict[str, TrainingConfig]:
             f"{recipe.name} augments nothing, so there is nothing to show. Give a set, such as augmentation=mixup, or "
             "another recipe."
         )
-    return transforms_alone(plan) if alone else {"": plan}
+    return single_transform_configs(plan) if alone else {"": plan}
 
 
 def _pictures(
@@ -120,7 +120,7 @@ def _pictures(
     names = [dataset.classes[label] for label in labels]
     cells: list[list[Picture]] = []
     for plan in parts.values():
-        made = list(augmented_examples(split, plan, batch, dataset.num_classes, steps=copies, seed=seed))
+        made = list(preview_batches(split, plan, batch, dataset.num_classes, steps=copies, seed=seed))
         for row in range(count):
             after = [
                 Picture.of(pixels[row].numpy(), note=_mixed_with(dataset, y[row], labels[row])) for pixels, y in made

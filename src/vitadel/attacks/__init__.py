@@ -7,15 +7,14 @@ Example:
 
 from vitadel.attacks.apgd import APGD
 from vitadel.attacks.attention_scaling.attack import AAS
-from vitadel.attacks.attention_scaling.factor_search import SCALINGS, Factors, Scaling
+from vitadel.attacks.attention_scaling.config import SCALINGS, Factors, Scaling
 from vitadel.attacks.autoattack import AutoAttack, AutoAttackPlus, AutoAttackRand
-from vitadel.attacks.base import Attack
+from vitadel.attacks.base import Attack, NamedAttack
 from vitadel.attacks.engine.engine import Engine
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.fab import FAB
 from vitadel.attacks.fgsm import FGSM
 from vitadel.attacks.gama import GAMA
-from vitadel.attacks.named import NamedAttack
 from vitadel.attacks.parsing import ATTACKS, parse_attack, parse_scaling
 from vitadel.attacks.pgd import PGD, SCHEDULES, Schedule, constant, cosine, linear
 from vitadel.attacks.result import AttackResult

@@ -17,7 +17,7 @@ from vitadel.core.flags import Flag
 from vitadel.core.numeric import Count, Range
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import dlr, logit_difference, margin, targeted_dlr
-from vitadel.threats import Threat, per_image, with_eps
+from vitadel.threats import Threat, per_image
 
 # a checkpoint keeps the step size if this share of the steps since the last one increased the objective
 _RHO = 0.75
@@ -117,7 +117,7 @@ class APGD(IterativeAttack):
             "checkpoint_objective": zero_B,
             "num_increases": zero_B,
             "step_size": zero_B + 2 * ctx.threat.eps,
-            # condition 2 must not hold at the first checkpoint, which has none before it to compare with
+            # condition 2 compares with the previous checkpoint, so it must not hold at the first one
             "halved": torch.ones_like(zero_B, dtype=torch.bool),
         }
 
@@ -169,7 +169,7 @@ class APGD(IterativeAttack):
         """Normal noise projected on the ball of the first phase."""
         x0 = ctx.x0
         eps = ctx.threat.eps * eps_phases(self.steps, self.use_larger_eps)[0][0]
-        x = with_eps(ctx.threat, eps).sample_boundary(x0, ctx.rng)
+        x = ctx.threat.with_eps(eps).sample_boundary(x0, ctx.rng)
         zero_B = torch.zeros(len(x0), device=x0.device, dtype=x0.dtype)
         values = x0[0].numel()
         support_B = _support(x, x0) if self.use_larger_eps else zero_B + values
@@ -184,7 +184,7 @@ class APGD(IterativeAttack):
         }
 
     def _sparse_step(self, ctx: StepContext, state: State, objective_B: Tensor, grad: Tensor) -> State:
-        """Sparse steps, whose sparsity and length follow the support of the best point."""
+        """A sparse step, whose sparsity and length depend on the support of the best point."""
         threat, x, x0, values = ctx.threat, state["x"], ctx.x0, ctx.x0[0].numel()
         radii, checkpoint, phase_end = _sparse_tables(self.steps, self.use_larger_eps, x.device)
         eps_B, next_eps_B = (radii[ctx.step_B + ahead].to(x.dtype) * threat.eps for ahead in (0, 1))
@@ -220,7 +220,7 @@ class APGD(IterativeAttack):
 
 
 def checkpoints(steps: int) -> list[int]:
-    """The steps after which the step size is reconsidered: windows of 22%, then 3% less each time, at least 6%."""
+    """The steps after which the step size may be halved: windows of 22%, then 3% less each time, at least 6%."""
     window, decrease, shortest = (max(int(share * steps), 1) for share in (0.22, 0.03, 0.06))
     after, positions = window, []
     while after <= steps:

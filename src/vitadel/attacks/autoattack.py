@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks.apgd import APGD
-from vitadel.attacks.base import Attack
+from vitadel.attacks.base import Attack, NamedAttack
 from vitadel.attacks.fab import FAB
-from vitadel.attacks.named import NamedAttack
 from vitadel.attacks.oracle import Oracle
 from vitadel.attacks.square import Square
 from vitadel.core.errors import unknown_name_error
@@ -60,7 +59,7 @@ VERSIONS: dict[str, Callable[[Threat], tuple[NamedAttack, ...]]] = {"standard": 
 
 @dataclass(frozen=True, slots=True)
 class AutoAttack(Attack):
-    """AutoAttack, standard version: each attack runs on the images that remain robust after the ones before.
+    """AutoAttack, standard version: each attack runs on the images that remain robust after the previous ones.
 
     Called like any attack it works on one batch; `vitadel.robustness` runs it on a whole data set. Differences from the
     authors' code are those of its attacks; random numbers belong to images, not to batches.

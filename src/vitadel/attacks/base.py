@@ -1,29 +1,29 @@
-"""The base class of attacks: an author writes `search`; checks, isolation, projection and judging are done here.
+"""The base class of attacks: an author writes `search`; this file checks, isolates, projects and judges.
 
 Shape letters: B images, C channels, H rows and W columns of pixels, K classes.
 """
 
 import time
 from abc import ABC, abstractmethod
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import ClassVar, Self, final
 
 import torch
 from torch import Tensor
 
-from vitadel.attacks.images import check_images, refuse_meta
 from vitadel.attacks.isolation import eval_without_weight_gradients, isolated
 from vitadel.attacks.oracle import CountingOracle, Model, Oracle, zero_gradient_flags
 from vitadel.attacks.result import AttackResult
+from vitadel.core.device import refuse_meta
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_ranges, check_seed, pixel_text
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal, Labels, as_goal
-from vitadel.losses import Loss, cross_entropy
+from vitadel.goals import Goal, Labels, Target, as_goal
+from vitadel.losses import Loss, cross_entropy, kl_divergence
 from vitadel.threats import Threat, as_threat, suggested_threat
 
-# settings of other libraries and ours; a threat holds eps and the norm, a goal the target
+# settings of other libraries: those that a threat or a goal holds here, and those that have another name here
 _ELSEWHERE = {"eps", "norm", "epsilon", "epsilons", "device", "targeted", "y_target"}
 _OUR_NAMES = {
     "alpha": "step_size",
@@ -35,7 +35,7 @@ _OUR_NAMES = {
     "n_target_classes": "targets",
 } | dict.fromkeys(("n_iter", "num_steps", "nb_iter", "iters", "max_iter", "iterations"), "steps")
 
-# settings of other libraries that no attack here has, and what to do instead
+# settings of other libraries that no attack has here, and what to write instead
 _BY_GOAL = 'A goal holds it. Write {name}()(model, x, vd.goals.{goal}, "linf:8/255").'
 _PUBLISHED = "It is fixed to the published value. Leave it out."
 _ADVICE = {
@@ -48,9 +48,9 @@ _ADVICE = {
 
 
 class Attack(ABC):
-    """A search for adversarial images; it holds settings but no model, and leaves no trace on a model.
+    """A search for adversarial images; it holds settings but no model, and restores everything it changes on a model.
 
-    Call it for a judged `AttackResult`; in a training loop of your own, `craft` returns the images alone.
+    Call it to get a judged `AttackResult`; in a training loop of your own, `craft` returns the images alone.
 
     Example:
         >>> attack = PGD(steps=20)
@@ -69,11 +69,11 @@ class Attack(ABC):
 
     @property
     def has_own_objective(self) -> bool:
-        """Whether the attack has an objective of its own, so that no loss and no target can be chosen."""
+        """Whether the attack has its own objective, so that neither a loss nor a target can be chosen."""
         return False
 
     def __new__(cls, *args: object, **settings: object) -> Self:
-        """Refuse the constructor calls of other attack libraries, with the line to write instead."""
+        """Refuse arguments of other attack libraries; the error has the line to write instead."""
         known = [one.name for one in fields(cls) if one.init] if is_dataclass(cls) else list(settings)
         holds_model = bool(args) and callable(args[0]) and not isinstance(args[0], Attack)
         foreign = sorted(set(settings) - set(known))
@@ -87,7 +87,7 @@ class Attack(ABC):
 
     @abstractmethod
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
-        """The best candidate per image; it need not be projected, the caller does that and judges it.
+        """The best candidate per image; the caller projects and judges it.
 
         Args:
             model: Call it for logits, or its `gradient` for the gradient of the goal's objective.
@@ -98,7 +98,7 @@ class Attack(ABC):
         """
 
     def model_flags(self, model: Model) -> tuple[Flag, ...]:
-        """Flags for what this attack does differently on such a model."""
+        """Flags for what this attack does differently on this model."""
         return ()
 
     @final
@@ -114,8 +114,8 @@ class Attack(ABC):
     ) -> AttackResult:
         """Attack a batch of images.
 
-        The model is judged in its own precision and its logits are compared in float32 or float64. Nothing of the
-        caller's changes: training modes, gradients, hooks, random state, `x`.
+        Success is judged by the unmodified model in the precision of its weights; logits are compared in float32, or in
+        float64 if model and `x` are. Training modes, gradients, hooks, random state and `x` are as before.
 
         Args:
             model: Takes [B, C, H, W] pixels in [0, 1] and returns logits [B, K].
@@ -123,11 +123,11 @@ class Attack(ABC):
             y: [B] labels for an untargeted attack, or a goal such as `Targeted(classes)` or `Untargeted(y, margin)`.
             threat: A threat, or a text such as "linf:8/255".
             seed: Seed of the random numbers, an int in [-2**63, 2**63 - 1].
-            index_B: The images' indices in their data set, by default 0, 1, ...: random numbers depend on these and on
-                the seed, not on the batch.
+            index_B: The images' indices in their data set, by default 0, 1, ...; random numbers depend on these and the
+                seed, not on the batch.
 
         Returns:
-            The adversarial images, whether they succeed, and the cost.
+            The adversarial images, whether they are successful, and the cost.
 
         Raises:
             UsageError: If pixels are not in [0, 1], labels do not fit, or the model returns NaN or no logits.
@@ -139,10 +139,10 @@ class Attack(ABC):
         oracle = CountingOracle(model, _highest_class(goal, len(x)))
         with isolated(model, seed, x.device):
             x0 = _at_least_float32(x.clone() if x.is_inference() else x.detach())
-            if goal.classes.is_inference():  # made by a caller in inference mode, and of no use in a gradient
+            if goal.classes.is_inference():  # made in inference mode, autograd cannot use it
                 goal = goal.at(torch.arange(len(x0), device=x0.device))
             x_adv = self._candidate(oracle, x0, goal, threat, seed, index_B)
-            # a search may run in half precision, a success counts only in full
+            # a search may run under autocast, the judge does not
             with torch.no_grad(), torch.autocast(x0.device.type, enabled=False):
                 z_BK = oracle(x_adv)
         _check_finite(oracle.nonfinite_gradients(), x_adv, z_BK)
@@ -158,7 +158,7 @@ class Attack(ABC):
     def craft(
         self, model: Model, x0: Tensor, goal: Goal, threat: Threat, *, seed: int, index_B: Tensor | None = None
     ) -> Tensor:
-        """The adversarial images alone, without checks and judging: for training, where every forward pass counts.
+        """The adversarial images alone, without checks and judging, which saves forward passes in training.
 
         Args:
             model: Takes [B, C, H, W] pixels in [0, 1] and returns logits [B, K].
@@ -188,6 +188,36 @@ class Attack(ABC):
         return threat.project(x.detach(), x0)
 
 
+@dataclass(frozen=True, slots=True)
+class NamedAttack:
+    """An attack with its name, loss and target class: the entries of suites and of AutoAttack.
+
+    Args:
+        name: The name in tables and records; it also seeds the random numbers.
+        attack: The attack.
+        loss: The loss that it maximizes, by default the attack's own; an attack with `targets` ignores it. With
+            `kl_divergence`, the reference is the prediction on the clean image.
+        target: Chooses the target class from the clean logits; untargeted if not given.
+
+    Raises:
+        UsageError: If the loss takes no target and one is given.
+
+    Example:
+        >>> robustness(model, x, y, "linf:8/255", suite=NamedAttack("pgd-margin", PGD(steps=50), margin))
+    """
+
+    name: str
+    attack: Attack
+    loss: Loss = None  # type: ignore[assignment]  # replaced by the attack's own
+    target: Target | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss is None:
+            object.__setattr__(self, "loss", self.attack.goal_loss)
+        if self.loss is kl_divergence and self.target is not None:
+            raise UsageError("the KL divergence leads away from the clean prediction and has no target. Leave one out.")
+
+
 def _suggested_call(
     name: str, known: list[str], foreign: list[str], settings: dict[str, object], *, holds_model: bool
 ) -> str:
@@ -210,8 +240,40 @@ def _as_text(value: object) -> str:
     return pixel_text(value) if isinstance(value, float) else repr(value)
 
 
+def check_images(x: Tensor) -> None:
+    """Refuse anything but images that can be attacked: a batch of floats in [0, 1].
+
+    Args:
+        x: [B, ...] the images.
+
+    Raises:
+        UsageError: If they are something else; the message says how to convert them.
+    """
+    if not isinstance(x, Tensor):
+        raise UsageError(f"attacks take images as a tensor, got {type(x).__name__}. Write torch.as_tensor(images).")
+    if not x.is_floating_point():
+        raise UsageError(
+            f"attacks take a batch of float images, got {x.dtype} of shape {list(x.shape)}. "
+            "Write x.float() / 255 for bytes."
+        )
+    if x.ndim < 2:
+        raise UsageError(
+            f"attacks take a batch of float images, got {x.dtype} of shape {list(x.shape)}. "
+            "Write x.unsqueeze(0) for one image."
+        )
+    refuse_meta("images", x)
+    if len(x) == 0:
+        raise UsageError("attacks take at least one image, got an empty batch. Check how the images were chosen.")
+    low, high = x.min().item(), x.max().item()
+    if not (low >= 0 and high <= 1):
+        raise UsageError(
+            f"attacks take pixels in [0, 1], got [{low:.3g}, {high:.3g}]. Normalization belongs inside the model: "
+            "write vitadel.models.wrap(net, mean=..., std=...). Divide bytes by 255."
+        )
+
+
 def _at_least_float32(x0: Tensor) -> Tensor:
-    """Half precision has too few bits for the boundary of a ball."""
+    """Half precision cannot represent the boundary of a small ball."""
     return x0.float() if x0.dtype in (torch.float16, torch.bfloat16) else x0
 
 
@@ -231,7 +293,7 @@ def _highest_class(goal: Goal, images: int) -> int:
 
 def _check_finite(nonfinite_gradients: int, x: Tensor, z_BK: Tensor) -> None:
     bad = int((~z_BK.isfinite()).any(1).sum())
-    # a step along such a gradient leads nowhere, and the attack would report the image as robust
+    # with such gradients the attack would fail and report the image as robust
     if nonfinite_gradients or (not bad and not bool(x.isfinite().all())):
         raise UsageError("the attack met NaN or infinite gradients. Check the model's backward pass on these images.")
     if bad:

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.numeric import Count, Range
-from vitadel.goals import Goal, Toward, require_untargeted
+from vitadel.goals import Goal, TowardClass, require_untargeted
 from vitadel.losses import logit_difference
 from vitadel.threats import Threat, per_image
 
@@ -37,8 +37,8 @@ class FAB(IterativeAttack):
     :math:`\beta`        ``_BETA``       of the displacement is kept after a success
     ===================  ==============  ============================================
 
-    Differences from the authors' code: it stops as soon as it is inside eps instead of minimizing the distance further,
-    and has no final line search.
+    Differences from the authors' code: a search ends at the first adversarial example within eps instead of minimizing
+    the distance further, and there is no final line search.
 
     Args:
         steps: The number of steps.
@@ -104,8 +104,8 @@ def _between_projections(x: Tensor, x0: Tensor, normal: Tensor, difference_B: Te
 
 
 def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> tuple[Tensor, Tensor]:
-    """The logit difference to another class and its gradient; of all classes the one whose boundary is nearest."""
-    if isinstance(goal, Toward):
+    """The logit difference to the target, or to the class with the nearest boundary, and its gradient."""
+    if isinstance(goal, TowardClass):
         difference_B, normal, _ = model.gradient(x, goal)
         return difference_B, normal
     label_B = goal.classes
@@ -127,7 +127,7 @@ def _nearest_boundary(model: Oracle, x: Tensor, goal: Goal, threat: Threat) -> t
         nearest_difference_B = torch.where(nearer_B, difference_B, nearest_difference_B)
         normal = torch.where(per_image(nearer_B, x), grad, normal)
         not_finite_B |= ~distance_B.isfinite()
-    # comparisons with NaN are false, and without a NaN here the boundary would pass for a distant one
+    # comparisons with NaN are false: without this, a boundary at a distance of NaN would be ignored
     return nearest_difference_B, normal.detach().masked_fill(per_image(not_finite_B, x), torch.nan)
 
 

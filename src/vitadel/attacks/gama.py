@@ -16,6 +16,9 @@ from vitadel.goals import require_untargeted
 from vitadel.losses import margin
 from vitadel.threats import Threat, per_image
 
+# the authors' initial weight of the guiding term
+GUIDANCE_WEIGHT = 50.0
+
 
 @dataclass(frozen=True, slots=True)
 class GAMA(IterativeAttack):
@@ -23,7 +26,7 @@ class GAMA(IterativeAttack):
 
     .. math:: \max_{i \neq y} p_i - p_y + \lambda_t \, \lVert p - p(x_0) \rVert_2^2
 
-    The second term draws the output away from the one on the clean image; its weight decays linearly to zero within the
+    The second term moves the output away from that on the clean image; its weight decays linearly to zero within the
     first quarter of the steps. Steps of 2 eps are divided by 10 after 60% and 85%. Difference from the authors' code:
     there, the reference is the output at the random start; in the paper, and here, on the clean image.
 
@@ -43,7 +46,7 @@ class GAMA(IterativeAttack):
 
     steps: Count = 100
     restarts: Count = 1
-    guidance_weight: NonNegative = 50.0
+    guidance_weight: NonNegative = GUIDANCE_WEIGHT
 
     @property
     def has_own_objective(self) -> bool:
@@ -77,17 +80,22 @@ class GAMA(IterativeAttack):
         return Query(x, z_BK, grad), new
 
 
+def guided_margin(z_BK: Tensor, label_B: Tensor, reference_BK: Tensor, weight: float | Tensor) -> Tensor:
+    """[B] the margin of the probabilities, plus a weight times their squared distance from reference probabilities."""
+    p_BK = z_BK.softmax(1)
+    return margin(p_BK, label_B) + weight * (p_BK - reference_BK).square().sum(1)
+
+
 @dataclass(frozen=True, slots=True)
 class _Guided:
-    """The margin of the probabilities, plus a weight times their squared distance from the reference."""
+    """The goal of a step: the label, the reference probabilities and the current weight of the guiding term."""
 
     label_B: Tensor
     reference_BK: Tensor
     weight_B: Tensor
 
     def objective(self, z_BK: Tensor) -> Tensor:
-        p_BK = z_BK.softmax(1)
-        return margin(p_BK, self.label_B) + self.weight_B * (p_BK - self.reference_BK).square().sum(1)
+        return guided_margin(z_BK, self.label_B, self.reference_BK, self.weight_B)
 
     def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) != self.label_B

@@ -1,4 +1,4 @@
-"""The model as an attack sees it: logits and input gradients, counted.
+"""The interface of attacks to a model: logits and input gradients, counted.
 
 Shape letters: B images, K classes.
 """
@@ -20,7 +20,7 @@ Model = Callable[[Tensor], Tensor]
 _EXPONENT = 6
 _TINY = 1e-30
 _PRECISIONS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-# the share of exactly zero gradients from which on a gradient attack cannot be trusted
+# the share of exactly zero gradients above which a gradient attack is flagged
 _ZERO_SHARE = 0.01
 
 
@@ -41,8 +41,8 @@ def as_logits(output: object) -> Tensor:
 def in_own_precision(model: object, x: Tensor) -> Tensor:
     """The pixels in the precision that the model computes in: that of its first floating-point weight.
 
-    Searches keep pixels in float32 or float64 whatever the model computes in: bfloat16 cannot tell apart the pixels of
-    a ball of 8/255. The model sees them rounded, and gradients come back unrounded.
+    Searches keep pixels in float32 or float64 whatever the model computes in: bfloat16 is too coarse for a ball of
+    8/255. The model gets rounded pixels, and gradients are not rounded.
     """
     if not isinstance(model, nn.Module):
         return x
@@ -51,15 +51,15 @@ def in_own_precision(model: object, x: Tensor) -> Tensor:
 
 
 class Oracle:
-    """A model that returns logits in float32 and gradients of a goal's objective, and whose outputs are checked.
+    """A model with checked outputs: logits in float32, and gradients of a goal's objective.
 
     Args:
         model: The model.
         highest_class: The highest class among the labels, to refuse a model with fewer outputs.
 
-    Args:
-        forward_calls: Batches sent forward.
-        backward_calls: Batches sent backward.
+    Attributes:
+        forward_calls: Number of forward passes, in batches.
+        backward_calls: Number of backward passes, in batches.
     """
 
     def __init__(self, model: Model, highest_class: int = -1) -> None:
@@ -90,12 +90,12 @@ class Oracle:
 
     @property
     def model(self) -> Model:
-        """The model, whose calls through this are not counted."""
+        """The model itself; direct calls of it are not counted."""
         return self._model
 
     @contextmanager
     def with_model(self, transform: Callable[[Model], Model]) -> Iterator[None]:
-        """Inside, `transform(model)` is evaluated instead of the model; its cost is counted with the rest."""
+        """Context manager: evaluate `transform(model)` instead of the model, with the same counters."""
         model, self._model = self._model, transform(self._model)
         try:
             yield
@@ -124,8 +124,8 @@ class Oracle:
     def input_gradient(self, grad_BK: Tensor, z_BK: Tensor, x: Tensor, *, retain_graph: bool = False) -> Tensor:
         """The gradient at the pixels for a gradient at the logits; zero if the graph between them is cut.
 
-        Gradients are scaled to about the same size on their way through the model, so that those of a saturated
-        softmax do not vanish. The factors are powers of two: dividing by them afterwards changes no digit.
+        Gradients at the logits are scaled to about the same magnitude, so that those of a saturated softmax do not
+        underflow. The factors are powers of two, so that dividing by them afterwards is exact.
         """
         self.backward_calls += 1
         if not z_BK.requires_grad:
@@ -137,7 +137,7 @@ class Oracle:
 
 
 class CountingOracle(Oracle):
-    """An oracle that counts images sent forward and backward, and gradients that are zero or not finite."""
+    """An oracle that counts forward and backward passes in images, and gradients that are zero or not finite."""
 
     def __init__(self, model: Model, highest_class: int) -> None:
         super().__init__(model, highest_class)
@@ -154,7 +154,7 @@ class CountingOracle(Oracle):
         self.backwards += len(x)
         grad = super().input_gradient(grad_BK, z_BK, x, retain_graph=retain_graph)
         self._zeros = self._zeros + is_zero(grad).sum()
-        # counted, not raised: testing here would make every step wait for the device
+        # counted, not raised: a test would synchronize with the device in every step
         self._nonfinite = self._nonfinite + (~is_finite(grad) & is_finite(z_BK.detach())).sum()
         return grad
 

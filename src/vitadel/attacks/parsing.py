@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vitadel.attacks.apgd import APGD
-from vitadel.attacks.attention_scaling.factor_search import SCALINGS, Scaling
+from vitadel.attacks.attention_scaling.config import SCALINGS, Scaling
 from vitadel.attacks.autoattack import VERSIONS, AutoAttack, AutoAttackPlus, AutoAttackRand
 from vitadel.attacks.base import Attack
 from vitadel.attacks.fab import FAB
@@ -31,12 +31,12 @@ ATTACKS: dict[str, type[Attack]] = {
     "autoattack-rand": AutoAttackRand,
 }
 
-# losses by the name that `loss=` chooses them by
+# the losses that `loss=` chooses from
 NAMED_LOSSES: dict[str, Loss] = {**LOSSES, "kl": kl_divergence}
 
 
 def parse_attack(text: str) -> Attack:
-    """The attack that `pgd:steps=40,step_size=2/255` names.
+    """The attack described by a text such as `pgd:steps=40,step_size=2/255`.
 
     Args:
         text: `NAME[:key=value,...]` with a name from `vitadel attacks`.
@@ -68,7 +68,7 @@ def parse_attack_and_goal(text: str) -> tuple[Attack, Loss, Target | None]:
 
 
 def parse_scaling(text: str) -> Scaling:
-    """The attention scaling that `aas:loss=margin,blocks=4` names; a number is one factor for every attention layer.
+    """The attention scaling described by `aas:loss=margin,blocks=4`; a number is one factor for all attention layers.
 
     Raises:
         UsageError: If there is no such scaling or setting, or a value that it cannot have.
@@ -82,7 +82,7 @@ def parse_scaling(text: str) -> Scaling:
 
 
 def notation(owner: str) -> Notation:
-    """How the settings in `NAME:key=value,...` are written."""
+    """The notation of the settings in `NAME:key=value,...`."""
     return Notation(prefix=f"{owner}:", owner=owner, readers=READERS)
 
 
@@ -92,11 +92,11 @@ def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | No
         raise unknown_name_error("attack", name, ATTACKS)
     kind = ATTACKS[name]
     _refuse_version(name, settings)
-    # AutoAttack's losses and targets are part of it
+    # AutoAttack has its own losses and targets
     about_goal = ("loss", "target") if goal_settings and not issubclass(kind, AutoAttack) else ()
     if (wanted := [key for key, _ in settings if key in ("loss", "target")]) and not goal_settings:
         raise UsageError(
-            f"{text!r} holds settings alone, and a goal holds the {wanted[0]}. Leave it out, and attack with "
+            f"{text!r} is for settings only, and a goal holds the {wanted[0]}. Leave it out, and attack with "
             "vd.goals.Untargeted(y, loss) or vd.goals.Targeted(classes)."
         )
     goal = {key: str(value) for key, value in settings if key in about_goal}

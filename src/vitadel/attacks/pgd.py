@@ -48,7 +48,7 @@ class PGD(IterativeAttack):
     """PGD (Madry et al. 2018, arXiv:1706.06083): steps along the gradient, each projected back into the threat.
 
     Reference implementations return the last iterate. This one returns the best one per image: an adversarial example
-    if there is one, and the highest objective among equals.
+    if there is one, or else the iterate with the highest objective.
 
     Args:
         steps: The number of gradient steps.
@@ -114,12 +114,12 @@ class PGD(IterativeAttack):
     def _gradient_step(
         self, model: Oracle, ctx: StepContext, x: Tensor, step: float | Tensor
     ) -> tuple[Tensor, Query, Tensor]:
-        """The objective at `x`, the query that gave it, and the next iterate."""
+        """The objective at `x`, the query, and the next iterate."""
         objective_B, grad, z_BK = model.gradient(x, ctx.goal)
         return objective_B, Query(x, z_BK, grad), ctx.threat.project(ctx.threat.ascend(x, grad, step), ctx.x0)
 
     def search(self, model: Oracle, x0: Tensor, goal: Goal, threat: Threat, rng: RandomStreams) -> Tensor:
-        """All images of a batch in step, without early stopping: for training, and for a call on a batch."""
+        """All images of a batch together, without early stopping: for training, and for a call on a batch."""
         if self.targets:
             return IterativeAttack.search(self, model, x0, goal, threat, rng)
         every_B = torch.arange(len(x0), device=x0.device)
@@ -168,13 +168,13 @@ class PGD(IterativeAttack):
 
 @lru_cache(maxsize=64)
 def _factors(schedule: Schedule, steps: int, device: torch.device) -> Tensor:
-    # no step follows the last evaluation
+    # zeros, because no step follows the last evaluation
     return torch.tensor([*(schedule(step, steps) for step in range(steps)), 0.0, 0.0], device=device)
 
 
 @dataclass(slots=True)
 class _Best:
-    """Per image the best iterate so far: a success before all others, then the highest objective."""
+    """Per image the best iterate so far: a success if there is one, else the highest objective."""
 
     x: Tensor
     objective_B: Tensor
@@ -186,7 +186,7 @@ class _Best:
         return cls(x, worst_B, torch.zeros_like(worst_B, dtype=torch.bool))
 
     def update(self, other: "_Best", index_B: Tensor | None = None) -> None:
-        """Take what is better in `other`, whose rows are the images `index_B` of this one."""
+        """Replace iterates by better ones of `other`, whose rows are the images `index_B` of this one."""
         if index_B is not None:
             part = _Best(self.x[index_B], self.objective_B[index_B], self.success_B[index_B])
             part.update(other)

@@ -9,18 +9,19 @@ from vitadel.core.flags import Flag
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AttackResult:
-    """Adversarial images of one batch, whether they succeed, and what the search cost.
+    """Adversarial images of one batch, whether they are successful, and the cost of the search.
 
     Args:
         x_adv: [B, C, H, W] adversarial images, projected; where none was found, the best attempt.
-        success: [B] whether each image reaches the goal, judged by the model in its own precision after the search.
+        success: [B] whether each image reaches the goal, judged by the unmodified model in the precision of its
+            weights; logits are compared in float32.
         prediction: [B] the class of each `x_adv`.
         distance: [B] the distance of each `x_adv` from its original in the threat's norm.
         forwards: Forward passes, counted in images.
         backwards: Backward passes, counted in images.
         seconds: Duration of the call.
         zero_gradients: Backward passes whose input gradient was exactly zero.
-        flags: Reasons why the result may be unreliable, for this batch alone.
+        flags: Reasons why the result of this batch may be unreliable.
 
     Example:
         >>> result = PGD(steps=10)(model, x, y, "linf:8/255")

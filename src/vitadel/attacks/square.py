@@ -51,7 +51,7 @@ class Square(IterativeAttack):
     restarts: Count = 1
 
     def num_steps(self, threat: Threat) -> int:
-        return self.queries + 1  # the start is evaluated too
+        return self.queries + 1  # the starting point is evaluated, too
 
     def start(self, model: Oracle, ctx: StepContext) -> State:
         x0 = ctx.x0

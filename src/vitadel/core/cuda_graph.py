@@ -1,4 +1,4 @@
-"""CUDA graphs: a computation captured once and replayed, hundreds of small kernels for the price of one launch.
+"""CUDA graphs: a computation captured once and replayed with a single launch instead of hundreds.
 
 A graph reads and writes fixed addresses: its inputs are copied to where it reads them, and its outputs must be copied
 before it runs again.
@@ -13,6 +13,8 @@ from typing import TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from vitadel.core.buffers import restored_buffers
+
 Tensors = dict[str, Tensor]
 T = TypeVar("T")
 
@@ -22,20 +24,20 @@ _WARM_UPS = 3
 
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
-    """A recorded step; running it changes the tensors it was recorded with, in place."""
+    """A captured step; running it changes the tensors it was captured with, in place."""
 
     graph: torch.cuda.CUDAGraph
 
     @classmethod
-    def record(cls, step: Callable[[Tensors], Tensors], rows: Tensors) -> "CudaGraph":
-        """Record `step`, which must leave `rows` alone; recording runs nothing on them either."""
+    def capture(cls, step: Callable[[Tensors], Tensors], rows: Tensors) -> "CudaGraph":
+        """Capture `step`, a function that does not modify `rows`; the capture does not modify them either."""
         warm_up(lambda: step(rows), times=2)
         graph = torch.cuda.CUDAGraph()
         with restore_generator_on_error(), torch.cuda.graph(graph):
-            moved = step(rows)
+            new = step(rows)
             for key, old in rows.items():
-                if moved[key] is not old:
-                    old.copy_(moved[key])
+                if new[key] is not old:
+                    old.copy_(new[key])
         return cls(graph)
 
     def run(self) -> None:
@@ -43,7 +45,7 @@ class CudaGraph:
 
 
 def warm_up(step: Callable[[], object], *, times: int) -> None:
-    """Run a step on a side stream: libraries set themselves up on first use, which cannot be captured."""
+    """Run a step on a side stream: what libraries initialize on first use cannot be captured."""
     side_stream = torch.cuda.Stream()
     side_stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side_stream):
@@ -54,9 +56,9 @@ def warm_up(step: Callable[[], object], *, times: int) -> None:
 
 @contextmanager
 def restore_generator_on_error() -> Iterator[None]:
-    """A recording that fails leaves the device's random generator believing that it goes on: it gets a new state then.
+    """After a failed capture, give the device's random generator a fresh state: it still considers itself captured.
 
-    Without this, the next `torch.rand(device="cuda")` anywhere in the program would raise.
+    Otherwise the next `torch.rand(device="cuda")` anywhere in the program would raise.
     """
     generator = torch.cuda.default_generators[torch.cuda.current_device()]
     before = generator.get_state()
@@ -72,8 +74,8 @@ def restore_generator_on_error() -> Iterator[None]:
 class GraphedForward:
     """A function of pixels and its backward pass to them, captured with the first batch.
 
-    Batches of another shape, and a function that cannot be captured because it synchronizes with the device, are
-    computed without a graph.
+    Batches of another shape are computed without a graph, and all batches if the function cannot be captured, as one
+    that synchronizes with the device.
     """
 
     def __init__(self, forward: Callable[[Tensor], Tensor]) -> None:
@@ -97,10 +99,10 @@ class GraphedForward:
 
 
 class GraphedBackward:
-    """A function of tensors that leaves gradients on the weights of `net`, captured with the first batch.
+    """A function of tensors that computes the gradients of the weights of `net`, captured with the first batch.
 
-    The gradients are written, not added to. What the function returns are scalars by name. Other shapes, and a function
-    that cannot be captured, are computed without a graph.
+    The gradients are overwritten, not accumulated. The function returns scalars by name. Batches of another shape are
+    computed without a graph, and all batches if the function cannot be captured.
     """
 
     def __init__(self, net: nn.Module, compute: Callable[..., Mapping[str, Tensor]]) -> None:
@@ -130,12 +132,12 @@ class _BackwardGraph:
     def capture(
         cls, net: nn.Module, compute: Callable[..., Mapping[str, Tensor]], tensors: Sequence[Tensor]
     ) -> "_BackwardGraph":
-        inputs = tuple(each.detach().clone() for each in tensors)
+        inputs = tuple(tensor.detach().clone() for tensor in tensors)
         graph = torch.cuda.CUDAGraph()
         try:
-            with _buffers_and_rng_restored(net):
+            with restored_buffers(net), _restored_rng():
                 warm_up(lambda: compute(*inputs), times=_WARM_UPS)
-            net.zero_grad()  # gradients that were there would be added to
+            net.zero_grad()  # or gradients would be accumulated
             with torch.cuda.graph(graph):
                 scalars = compute(*inputs)
             return cls(graph, inputs, [(weight, weight.grad) for weight in net.parameters()], scalars)
@@ -155,14 +157,11 @@ class _BackwardGraph:
 
 
 @contextmanager
-def _buffers_and_rng_restored(net: nn.Module) -> Iterator[None]:
-    buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+def _restored_rng() -> Iterator[None]:
     rng = torch.cuda.get_rng_state()
     try:
         yield
     finally:
-        for buffer, before in buffers:
-            buffer.copy_(before)
         torch.cuda.set_rng_state(rng)
 
 
@@ -170,7 +169,7 @@ def _capture_or_fallback(fallback: T, capture: Callable[[], T]) -> T:
     """What `capture` returns; `fallback`, with a warning, if it fails."""
     try:
         with restore_generator_on_error(), warnings.catch_warnings():
-            # weights meet another stream for the length of a capture, as they should
+            # during a capture the weights are used on another stream, as intended
             warnings.filterwarnings("ignore", "The AccumulateGrad node's stream", UserWarning)
             return capture()
     except RuntimeError as error:

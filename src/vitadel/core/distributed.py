@@ -1,4 +1,4 @@
-"""The processes of one launch: which one this is, what they wait for, and how they share images.
+"""The processes of one launch: rank and number, how they distribute images, and where they wait for each other.
 
 Launched by `torchrun`, `accelerate launch`, `srun` or `mpirun`. Torch is imported when it is needed: reports read run
 folders without it.
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Agreed = TypeVar("Agreed")
 
-# how launchers other than torchrun name what torchrun calls RANK, WORLD_SIZE and LOCAL_RANK. `srun` sets the first of
-# its names; a batch script outside of `srun` has the others only, and is one process
+# what other launchers call torchrun's RANK, WORLD_SIZE and LOCAL_RANK. `srun` sets the first row; a batch script
+# outside of `srun` has the second row only, and is one process
 _LAUNCHERS = (
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
@@ -33,29 +33,58 @@ _FIRST_NODE = re.compile(r"([^\[,]*)(?:\[([0-9]+)[^\]]*\])?([^,]*)")
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """Which process this is, of how many. They share a run folder and exchange nothing else."""
+    """The rank of this process and the number of processes."""
 
     rank: int = 0
     world_size: int = 1
 
     @classmethod
     def of_launch(cls) -> "Ranks":
-        """The ranks of the launcher; a single one without."""
+        """The rank that the launcher gave this process; a single process without a launcher."""
         from torch import distributed
 
         set_launch_environment()
         ranks = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         if ranks.world_size > 1 and not distributed.is_initialized():
-            # the first to come waits for the last, however many more images its share has
+            # the first process to arrive waits for the last one, which may have many more images
             distributed.init_process_group("gloo", timeout=timedelta(days=30))
         return ranks
 
+    @classmethod
+    def current(cls) -> "Ranks":
+        """The rank in the process group, if there is one; a single process otherwise."""
+        from torch import distributed
+
+        if not distributed.is_initialized():
+            return cls()
+        return cls(distributed.get_rank(), distributed.get_world_size())
+
     def local_part(self, index: list[int]) -> list[int]:
-        """This process's part of the images in `index`; neighbors go to different processes."""
-        return [image for image in index if image % self.world_size == self.rank]
+        """The indices that this process works on; neighbors go to different processes."""
+        return [one for one in index if one % self.world_size == self.rank]
+
+    def gather(self, value: "torch.Tensor") -> "torch.Tensor":
+        """The tensors of all processes, stacked; all of them have to call this."""
+        import torch
+
+        if self.world_size == 1:
+            return value[None]
+        values = [torch.empty_like(value) for _ in range(self.world_size)]
+        torch.distributed.all_gather(values, value.contiguous())
+        return torch.stack(values)
+
+    def mean(self, value: "torch.Tensor") -> "torch.Tensor":
+        """The mean of the tensors of all processes, which may overwrite `value`; all of them have to call this."""
+        import torch
+
+        if self.world_size == 1:
+            return value
+        value = value.contiguous()
+        torch.distributed.all_reduce(value)
+        return value / self.world_size
 
     def broadcast_from_first(self, make: Callable[[], Agreed]) -> Agreed:
-        """What the first process makes, in all of them."""
+        """What `make` returns in the first process, in all processes; the others do not call it."""
         from torch import distributed
 
         made: list[Agreed | None] = [make() if self.rank == 0 else None]
@@ -64,7 +93,7 @@ class Ranks:
         return made[0]  # type: ignore[return-value]
 
     def barrier(self) -> None:
-        """Until every process is here."""
+        """Wait for all processes."""
         if self.world_size > 1:
             from torch import distributed
 
@@ -72,9 +101,9 @@ class Ranks:
 
 
 def set_launch_environment() -> None:
-    """Give a process of `srun` or `mpirun` the variables that torchrun sets, by which torch and accelerate go.
+    """Set the variables that torchrun sets in a process of `srun` or `mpirun`; torch and accelerate read them.
 
-    These are `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`; those that are set stay.
+    These are `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and `MASTER_PORT`; variables that are set already stay.
 
     Raises:
         UsageError: The node of the first process is unknown.
@@ -86,11 +115,9 @@ def set_launch_environment() -> None:
         in_batch_script = world_size == "SLURM_NTASKS" and "SLURM_JOB_ID" in environment
         if rank in environment and world_size in environment and not in_batch_script:
             if (size := _number(world_size)) > 1:
-                place = {"RANK": str(_number(rank)), "WORLD_SIZE": str(size), "LOCAL_RANK": environment.get(local, "0")}
-                meeting = {"MASTER_ADDR": _address(environment), "MASTER_PORT": str(_port(environment))}
-                environment.update(
-                    {**meeting, **{name: environment[name] for name in meeting if name in environment}, **place}
-                )
+                first = {"MASTER_ADDR": _address(environment), "MASTER_PORT": str(_port(environment))}
+                own = {"RANK": str(_number(rank)), "WORLD_SIZE": str(size), "LOCAL_RANK": environment.get(local, "0")}
+                environment.update({name: environment.get(name, value) for name, value in first.items()} | own)
             return
 
 
@@ -128,14 +155,14 @@ def _refuse_unknown_node() -> NoReturn:
 
 
 def _port(environment: Mapping[str, str]) -> int:
-    """A port that all processes of a launch derive, and that differs for most other launches."""
+    """A port that all processes of this launch compute, and that usually differs from that of any other launch."""
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID")
     launch = [environment[name] for name in names if name in environment] or [str(os.getppid())]
     return 20000 + zlib.crc32("/".join(launch).encode()) % 20000
 
 
 def is_first_process() -> bool:
-    """Whether this process prints: of several that a launcher started, only the first one does."""
+    """Whether this is the first of the processes that a launcher started, the only one that prints."""
     return os.environ.get("RANK", "0") == "0"
 
 

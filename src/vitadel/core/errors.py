@@ -1,10 +1,10 @@
-"""The one exception a user of Vitadel is meant to see."""
+"""The exception for mistakes of the user, and parts of its messages."""
 
 import difflib
 import re
 from collections.abc import Iterable
 
-# what torch says a pickle asks for, when it refuses one
+# the global named in torch's error for a refused pickle
 _GLOBAL = re.compile(r"GLOBAL ([\w.]+)")
 _LONGEST_REASON = 200
 # characters of a value that an error quotes
@@ -12,15 +12,15 @@ _QUOTED = 60
 
 
 class UsageError(Exception):
-    """A mistake of the caller's: what was wrong, what was got, what to write instead."""
+    """A mistake of the caller; the message says what was wrong, what was got and what to write instead."""
 
 
 class Stopped(Exception):
-    """The system sent a signal to stop, and everything finished so far is on disk."""
+    """The process received a signal to stop; everything finished so far is saved."""
 
 
 def short_repr(value: object) -> str:
-    """A value as an error shows it: its `repr`, cut short."""
+    """A value as errors show it: its `repr`, truncated."""
     try:
         text = repr(value)
     except ValueError:  # Python prints no integer of more than 4300 digits
@@ -29,24 +29,23 @@ def short_repr(value: object) -> str:
 
 
 def unknown_name_error(kind: str, got: str, known: Iterable[str], *, meant: str | None = None) -> UsageError:
-    """The error for a name that is not in a table: names it, guesses what was meant, lists the table.
+    """The error for a name that is not in a table, with the most similar name and all names of the table.
 
     Args:
         kind: What the names of the table are names of.
         got: The name that is not among them.
         known: The table.
-        meant: What the caller knows to be meant; by default the first name that begins with the given one, else
-            the most similar.
+        meant: The name to suggest; by default the first name that begins with the given one, else the most similar.
     """
     names = sorted(known)
-    begun = [name for name in names if got and name.startswith(got)]
-    near = [meant] if meant else begun[:1] or difflib.get_close_matches(got[:_QUOTED], names, n=1)
+    longer = [name for name in names if got and name.startswith(got)]
+    near = [meant] if meant else longer[:1] or difflib.get_close_matches(got[:_QUOTED], names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return UsageError(f"unknown {kind} {short_repr(got)}.{hint} Known: {', '.join(names)}.")
 
 
 def spelled(option: str, value: object = True) -> str:
-    """An option as Python and as the command line spell it: `threat="linf:8/255" (--threat linf:8/255)`."""
+    """An option as it is written in Python and on the command line: `threat="linf:8/255" (--threat linf:8/255)`."""
     flag = f"--{option.replace('_', '-')}" + ("" if value is True else f" {value}")
     return f"{option}={value} ({flag})" if value is True else f'{option}="{value}" ({flag})'
 
@@ -58,7 +57,7 @@ def short_reason(error: Exception) -> str:
     """
     text = " ".join(str(error).split())
     if match := _GLOBAL.search(text):
-        return f"it asks for {match[1]:.80}"
+        return f"it references {match[1]:.80}"
     if "TorchScript" in text:
         return "it is a TorchScript archive"
     if "allow_pickle" in text:

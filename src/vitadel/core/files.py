@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # the last key of every JSON file: a hash of all before it
 _HASH = "sha256"
 _AGAIN = "Restore it, or delete it and run the same command again."
-# far beyond anything written here: the pictures of a study are a few megabytes, its lists nest ten deep
+# far beyond anything that Vitadel writes: the figures of a study are a few megabytes, nested ten levels deep
 MOST_CHARACTERS = 2**28
 MOST_LEVELS = 100
 # an integer of 40 digits holds every seed and count, and still fits into a float
@@ -70,12 +70,12 @@ def write_npz(path: Path, arrays: Mapping[str, "NDArray[Any]"]) -> None:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether an interruption left this temporary file of the one that `write_atomically` was to write."""
+    """Whether this is a temporary file of `write_atomically` that an interruption left behind."""
     return path.name.startswith(".") and path.suffix == ".part"
 
 
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Write a JSON object, and a hash of it as its last key, by which `read_json` detects damage."""
+    """Write a JSON object with a hash as its last key, so that `read_json` detects damage."""
     plain = json.loads(json.dumps(content, allow_nan=False))
     assert _HASH not in plain, f"the key {_HASH!r} of a JSON file is for its hash"
     text = json.dumps({**plain, _HASH: _hash(plain)}, indent=2) + "\n"
@@ -87,7 +87,7 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
 
 
 def read_json(path: Path, remedy: str = _AGAIN) -> dict[str, object]:
-    """What `write_json` wrote, or any other JSON object; `remedy` says what to do about a damaged file.
+    """Read a file of `write_json`, or any other JSON object; `remedy` says what to do about a damaged file.
 
     Raises:
         UsageError: The file is missing, not a regular file, damaged, or beyond the bounds of `parse_json`.
@@ -111,7 +111,7 @@ def _checked(path: Path, content: dict[str, object], remedy: str) -> dict[str, o
         return content
     *keys, last = content
     rest = {key: content[key] for key in keys}
-    if content[last] == _hash(rest):  # whatever damage made of the key
+    if content[last] == _hash(rest):  # also if only the key is damaged
         return rest
     if _HASH in content:
         raise UsageError(f"{path} is damaged or was edited: its content does not match the hash in it. {remedy}")
@@ -127,17 +127,17 @@ def _text(path: Path) -> str:
 
 
 def _hash(content: Mapping[str, object]) -> str:
-    """A hash of JSON values, the same however the file is laid out."""
+    """A hash of JSON values, independent of the layout of the file."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def refuse_special(path: Path) -> None:
     """Refuse a named pipe, socket or device: opening one may wait forever, and reading one may never end.
 
-    What is missing or a folder is left for `open` to complain about.
+    For missing files and folders `open` raises an error of its own.
 
     Args:
-        path: the file about to be opened; a symbolic link counts as what it leads to.
+        path: The file about to be opened; symbolic links are followed.
 
     Raises:
         UsageError: `path` exists and is neither a file nor a folder.
@@ -152,7 +152,7 @@ def refuse_special(path: Path) -> None:
 
 
 def parse_json(text: str | bytes) -> object:
-    """The value that a JSON text stands for.
+    """The value of a JSON text.
 
     Raises:
         ValueError: The text is not JSON, or is longer or nested more deeply than any this package writes, or has a
@@ -172,14 +172,14 @@ _TOO_DEEP = f"it is nested more than {MOST_LEVELS} levels deep"
 
 
 def _integer(digits: str) -> int:
-    # Python's own error for these advises to lift its limit
+    # Python's own error advises raising its limit
     if len(digits) > MOST_DIGITS:
         raise ValueError(f"it has an integer of {len(digits)} digits, more than {MOST_DIGITS}")
     return int(digits)
 
 
 def _check_depth(value: object) -> None:
-    """Later code may traverse the value by recursion."""
+    """Refuse values that are nested too deeply for code that traverses them by recursion."""
     level = [value]
     for _ in range(MOST_LEVELS):
         level = [inner for outer in level for inner in _parts(outer) if isinstance(inner, dict | list)]

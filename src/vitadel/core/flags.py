@@ -10,8 +10,8 @@ class Flag:
 
     Args:
         code: A short name for programs, such as `zero-gradients`.
-        sentence: What is wrong, for people.
-        evidence: The numbers behind it.
+        sentence: What is wrong, for readers.
+        evidence: The numbers that show it.
     """
 
     code: str

@@ -47,7 +47,7 @@ class Range:
     hint: str = ""
 
     def __repr__(self) -> str:
-        """Without what is not set: signatures in `help` show it."""
+        """Only the bounds that are set, since signatures in `help` show it."""
         limits = (
             f"{name}={_plain(value)}" for name in ("ge", "gt", "le", "lt") if (value := getattr(self, name)) is not None
         )
@@ -66,7 +66,7 @@ class Range:
 
     @property
     def description(self) -> str:
-        """What a value must do: `lie in (0, 1]`, `be at least 1`, `be positive`."""
+        """The condition as an error states it: `lie in (0, 1]`, `be at least 1`, `be positive`."""
         low, high = self.ge if self.gt is None else self.gt, self.le if self.lt is None else self.lt
         if low is not None and high is not None:
             opened, closed = "[" if self.gt is None else "(", "]" if self.lt is None else ")"
@@ -90,7 +90,7 @@ Positive = Annotated[float, Range(gt=0)]
 NonNegative = Annotated[float, Range(ge=0)]
 Degrees = Annotated[float, Range(ge=0, le=180)]
 Probability = Annotated[float, Range(ge=0, le=1, hint="Write for example 0.5.")]
-# what torch.manual_seed takes, as far as a signed 64-bit integer holds it
+# the seeds of torch.manual_seed that fit into a signed 64-bit integer
 Seed = Annotated[int, Range(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -102,7 +102,7 @@ def check_ranges(settings: object) -> None:
 
 
 def check_seed(seed: object) -> None:
-    """Refuse what cannot seed random numbers: anything but an int of 64 bits."""
+    """Refuse a seed that is not an int of 64 bits."""
     check_number("the seed", Seed, seed)
 
 
@@ -128,7 +128,7 @@ def check_number(name: str, declared: object, value: object) -> None:
 
 
 def parse_number(text: str, what: str) -> float:
-    """`8/255`, `0.5/255`, `0.03` or `3e-2` as a float; spaces around a number do not count.
+    """`8/255`, `0.5/255`, `0.03` or `3e-2` as a float; spaces around a number are ignored.
 
     Args:
         text: One decimal, or two with a slash between them.
@@ -167,7 +167,7 @@ def parse_int(text: str, what: str, *, more: str = "") -> int:
     Args:
         text: Digits, with a minus before them or not.
         what: What the error calls the number.
-        more: What the error adds about the way to write it.
+        more: What the error adds about the notation.
     """
     if not _WHOLE.fullmatch(text):
         raise UsageError(f"{what} needs a whole number{more}, got {short_repr(text)}. Write for example 12.")
@@ -211,8 +211,8 @@ def _check_tuple(name: str, inner: tuple[object, ...], value: object) -> None:
         raise UsageError(
             f"{name} must be a tuple of {len(kinds)} numbers, got {short_repr(value)}. Write for example ({example})."
         )
-    for place, (kind, one) in enumerate(zip(kinds, value, strict=True)):
-        check_number(f"{name}[{place}]", kind, one)
+    for position, (kind, one) in enumerate(zip(kinds, value, strict=True)):
+        check_number(f"{name}[{position}]", kind, one)
 
 
 def _refused(name: str, must: str, value: object, hint: str) -> UsageError:

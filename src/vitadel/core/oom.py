@@ -1,4 +1,4 @@
-"""What happens when the device runs out of memory, in one place: half as many images at a time from there on."""
+"""Out-of-memory handling in one place: the batch size is halved."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn, TypeVar
@@ -14,11 +14,11 @@ Returned = TypeVar("Returned")
 def in_batches(
     index: Tensor | Sequence[int], batch_size: int, work: Callable[[Tensor], Returned]
 ) -> Iterator[tuple[Tensor, Returned]]:
-    """Apply `work` to `batch_size` indices at a time; where they do not fit, to half as many from there on.
+    """Apply `work` to `batch_size` indices at a time; when out of memory, the batch size is halved.
 
     Args:
-        index: [n] indices, in the order in which they are worked on.
-        batch_size: How many at a time.
+        index: [n] indices, in the order in which they are passed to `work`.
+        batch_size: The number of indices passed at a time.
         work: Takes [B] indices.
 
     Yields:
@@ -40,7 +40,7 @@ def in_batches(
             yield part, result
             remaining = remaining[len(part) :]
             continue
-        torch.cuda.empty_cache()  # outside the handler, whose exception keeps the failed attempt's tensors alive
+        torch.cuda.empty_cache()  # outside of `except`, whose exception keeps tensors of the failed attempt alive
 
 
 def run_in_parts(work: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

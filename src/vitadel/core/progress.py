@@ -7,38 +7,38 @@ from contextlib import contextmanager, suppress
 
 from vitadel.core.distributed import is_first_process
 
-# (what is being done, units done, units in all, numbers worth showing); with 0 units in all, a message to be shown
+# (task, done, total, numbers); a total of 0 means that the task is a message
 ProgressCallback = Callable[[str, int, int, Mapping[str, float]], None]
 
 # seconds between plain lines where there is no terminal
 _BETWEEN_LINES = 10.0
 
 
-def silent(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+def silent(task: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
     """Report nothing."""
 
 
 def prefixed(notify: ProgressCallback, prefix: str) -> ProgressCallback:
-    """A callback that reports the same with `prefix` before what is being done."""
+    """A callback that adds `prefix` to the name of every task."""
 
-    def report(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        notify(f"{prefix}{what}", done, total, numbers)
+    def report(task: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        notify(f"{prefix}{task}", done, total, numbers)
 
     return report
 
 
 class DeferredProgress:
-    """A callback that buffers reports until the work begins, so that an error is one line."""
+    """A callback that keeps reports until the work begins, so that an error before it is printed alone."""
 
     def __init__(self, notify: ProgressCallback) -> None:
         self._notify = notify
         self._reports: list[tuple[str, int, int, Mapping[str, float]]] = []
 
-    def __call__(self, what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
-        self._reports.append((what, done, total, numbers))
+    def __call__(self, task: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        self._reports.append((task, done, total, numbers))
 
     def release(self) -> None:
-        """Send what was kept."""
+        """Send the reports kept so far."""
         for report in self._reports:
             self._notify(*report)
         self._reports = []
@@ -85,15 +85,15 @@ def _bars() -> Iterator[ProgressCallback]:
     with Progress(*columns, console=Console(stderr=True, emoji=False)) as bars:
         tasks = {}
 
-        def notify(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        def notify(task: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
             if total == 0:
-                bars.console.print(what, markup=False, highlight=False)
+                bars.console.print(task, markup=False, highlight=False)
                 return
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total, completed=done, rate="", numbers="")
-            speed = bars.tasks[tasks[what]].speed
+            if task not in tasks:
+                tasks[task] = bars.add_task(task, total=total, completed=done, rate="", numbers="")
+            speed = bars.tasks[tasks[task]].speed
             rate = f"{speed:.1f}/s" if speed else ""
-            bars.update(tasks[what], completed=done, total=total, rate=rate, numbers=_formatted(numbers))
+            bars.update(tasks[task], completed=done, total=total, rate=rate, numbers=_formatted(numbers))
 
         yield notify
 
@@ -105,19 +105,19 @@ class _Lines:
         self._last = time.monotonic()
         self._begun: dict[str, tuple[float, int]] = {}
 
-    def notify(self, what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+    def notify(self, task: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if total == 0:
-            write_stderr(f"{what}\n")
+            write_stderr(f"{task}\n")
             return
         now = time.monotonic()
-        start, first = self._begun.setdefault(what, (now, done))
+        start, first = self._begun.setdefault(task, (now, done))
         if done < total and now - self._last < _BETWEEN_LINES:
             return
         self._last = now
         rate = (done - first) / (now - start) if now > start else 0.0
         left = f", {(total - done) / rate:.0f} s left" if rate and done < total else ""
         speed = f" {rate:.1f}/s" if rate else ""
-        write_stderr(f"{what}: {done}/{total}{speed}{left} {_formatted(numbers)}".rstrip() + "\n")
+        write_stderr(f"{task}: {done}/{total}{speed}{left} {_formatted(numbers)}".rstrip() + "\n")
 
 
 def _formatted(numbers: Mapping[str, float]) -> str:

@@ -97,9 +97,9 @@ def with_settings(
     Args:
         chosen: The dataclass.
         settings: Pairs of path and value. A text is read as the field's annotation says; numbers, None, tuples and
-            objects of the right type are taken as they are. Of two for one path the last counts.
+            objects of the right type are taken as they are. If a path occurs twice, the last value is used.
         notation: How the settings are written.
-        also: Names that an error lists in addition to the fields, because the caller has read them already.
+        also: Further names for the list in an error: settings that the caller reads itself.
 
     Raises:
         UsageError: If there is no such setting, or its value is not of the field's type.
@@ -114,7 +114,7 @@ def with_settings(
 
 
 def as_text(value: object, separator: str) -> str | None:
-    """A plain value as it is written; None for an object, which has no text."""
+    """The text of a plain value; None for an object, which has no text."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -143,7 +143,7 @@ def one_of(kind: str, known: Mapping[str, object]) -> Reader:
 
 
 def former_names(kind: type) -> Mapping[str, str]:
-    """Names that fields had in earlier versions, which are still accepted, with what they are called now.
+    """Former names of fields, which are still accepted, with their present names.
 
     A dataclass declares them as a class variable: `former_names = {"batch": "batch_size"}`.
     """
@@ -166,10 +166,10 @@ def setting_names(settings: object) -> Iterator[str]:
 
 @functools.cache
 def field_docs(kind: type) -> dict[str, str]:
-    """What the source of a dataclass says of each field.
+    """The description of each field in the source of a dataclass.
 
-    In this order: a string below the field's declaration, an entry of `Args:` or `Attributes:` in the docstring of the
-    class, the sentence of that docstring that names the field in backticks first.
+    The first of these that exists: a string below the field's declaration, an entry of `Args:` or `Attributes:` in the
+    docstring of the class, the first sentence of that docstring with the name of the field in backticks.
     """
     docs: dict[str, str] = {}
     for base in reversed(kind.__mro__):
@@ -213,7 +213,7 @@ def _mentioned(text: str, names: Sequence[str]) -> dict[str, str]:
 def _refuse_unknown_root(
     chosen: object, settings: Sequence[_Setting], notation: Notation, also: tuple[str, ...]
 ) -> None:
-    """Refuse a path that does not begin at the root; one that is right further down is suggested whole."""
+    """Refuse a path that does not begin at the root; if it is the end of a longer path, suggest that one."""
     known = [*_fields(type(chosen)), *also]
     for setting in settings:
         if setting.rest[0] in known or setting.rest[0] in former_names(type(chosen)):
@@ -230,7 +230,7 @@ def _fields(kind: type) -> dict[str, object]:
 
 
 def _changed(node: object, settings: Sequence[_Setting], notation: Notation) -> object:
-    """All changes below one node together, because values are checked against each other when a node is made."""
+    """All changes below one node at once, because the constructor of a node checks its values against each other."""
     first = settings[0]
     if isinstance(node, Mapping):
         return {**node, **{_option(setting, notation): _option_value(setting, notation) for setting in settings}}
@@ -255,7 +255,7 @@ def _changed(node: object, settings: Sequence[_Setting], notation: Notation) -> 
 
 
 def _changed_field(kind: object, old: object, settings: Sequence[_Setting], notation: Notation) -> object:
-    """One field: the last value for the whole of it, then what is set inside of that."""
+    """One field: the last value for the field itself, then the settings inside of it."""
     value, inside = old, [setting for setting in settings if setting.rest]
     for setting in settings:
         if not setting.rest:
@@ -266,13 +266,13 @@ def _changed_field(kind: object, old: object, settings: Sequence[_Setting], nota
 
 
 def _default(kind: object) -> object:
-    """An unset part with the values that its class has by default; None if it is not a dataclass."""
+    """The default object for a field that is not set; None if its type is not a dataclass."""
     kinds = (one for one in typing.get_args(kind) if isinstance(one, type) and dataclasses.is_dataclass(one))
     return next((one() for one in kinds), None)
 
 
 def _changed_items(node: tuple[object, ...], settings: Sequence[_Setting], notation: Notation) -> tuple[object, ...]:
-    """Some of several parts, such as `plan.augment.steps.0.pad`."""
+    """A tuple with changes in some of its items, such as `plan.augment.steps.0.pad`."""
     numbers = [str(number) for number in range(len(node))]
     for setting in settings:
         if setting.rest[0] not in numbers:
@@ -350,7 +350,7 @@ def _read_union(kinds: Sequence[object], text: str, setting: _Setting, old: obje
 def _read_tuple(
     kinds: Sequence[object], text: str, setting: _Setting, old: object, notation: Notation
 ) -> tuple[object, ...]:
-    """Values with a separator between them; nothing at all is an empty tuple, where any number will do."""
+    """Values with a separator between them; an empty text is the empty tuple, for tuples of any length."""
     parts = text.split(notation.separator) if text else []
     if kinds[-1] is Ellipsis:
         kinds = [kinds[0]] * len(parts)
@@ -371,7 +371,7 @@ def _option(setting: _Setting, notation: Notation) -> str:
 
 
 def _option_value(setting: _Setting, notation: Notation) -> object:
-    """A value of a mapping, which has no declared type: as JSON reads it, else as text: 0.05, 12, true, avg."""
+    """A value of a mapping, which has no declared type: read as JSON or else as text, such as 0.05, 12, true, avg."""
     text, what = setting.value, f"{notation.prefix}{setting.path}"
     if not isinstance(text, str):
         return text
@@ -384,7 +384,7 @@ def _option_value(setting: _Setting, notation: Notation) -> object:
             raise UsageError(f"{what} {_OPTION.format(short_repr(text))}") from None
         return text
     if isinstance(value, float) and math.isinf(value) and text[-1:].isdigit():
-        return parse_number(text, what)  # which refuses it
+        return parse_number(text, what)  # this raises the error
     if isinstance(value, dict | list) or (isinstance(value, float) and not math.isfinite(value)):
         raise UsageError(f"{what} {_OPTION.format(short_repr(text))}")
     return value

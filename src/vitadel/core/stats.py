@@ -28,7 +28,7 @@ Z95 = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """A share of correct predictions with its 95% interval."""
+    """The proportion of correct predictions with its 95% interval."""
 
     correct: int
     n: int
@@ -43,7 +43,7 @@ class Accuracy:
 
     @property
     def percent(self) -> str:
-        """The share in percent, with one decimal."""
+        """The accuracy in percent, with one decimal."""
         return f"{100 * self.accuracy:.1f}"
 
     @property
@@ -53,7 +53,7 @@ class Accuracy:
 
 
 def accuracy(correct: int, n: int) -> Accuracy:
-    r"""The share `correct / n` with Wilson's score interval (1927), which holds for few images and near 0 and 1.
+    r"""The proportion `correct / n` with Wilson's score interval (1927), valid for few images and near 0 and 1.
 
     .. math:: \frac{\hat p + z^2/2n \pm z \sqrt{\hat p (1 - \hat p)/n + z^2/4n^2}}{1 + z^2/n}
 
@@ -66,23 +66,23 @@ def accuracy(correct: int, n: int) -> Accuracy:
     center = share + Z95**2 / (2 * n)
     half_width = Z95 * math.sqrt(share * (1 - share) / n + Z95**2 / (4 * n**2))
     scale = 1 + Z95**2 / n
-    # at the edges one end is known, and rounding would miss it by a rounding error
+    # at 0 and 1 one end is exact, and the formula would miss it by a rounding error
     low = 0.0 if correct == 0 else (center - half_width) / scale
     high = 1.0 if correct == n else (center + half_width) / scale
     return Accuracy(correct, n, share, low, high)
 
 
 def expected_accuracy(shares: Sequence[float]) -> Accuracy:
-    """The mean of shares per image, such as how often a randomized model is correct, with the interval of a mean.
+    """The mean of proportions per image, such as how often a randomized model is correct, with the interval of a mean.
 
-    The spread between images holds both that they differ and that each was sampled only so often.
+    The variance between images includes both that they differ and that each was sampled a finite number of times.
     """
     mean, low, high = mean_interval(shares)
     return Accuracy(round(sum(shares)), len(shares), mean, max(0.0, low), min(1.0, high))
 
 
 def accuracy_of(scores: Sequence[float]) -> Accuracy:
-    """The accuracy of one score per image: Wilson's interval if all are 0 or 1, that of a mean if any is a share."""
+    """The accuracy of one score per image: Wilson's interval if all are 0 or 1, else that of a mean."""
     if all(score in (0, 1) for score in scores):
         return accuracy(int(sum(scores)), len(scores))
     return expected_accuracy(scores)
@@ -98,7 +98,7 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 # ----------------------------------------------------------- paired tests
 
-# no float lies between this and 0 with full precision; a probability is never 0
+# the smallest float with full precision: p-values are never 0
 SMALLEST_P = sys.float_info.min
 
 
@@ -138,7 +138,7 @@ class PairedTest:
         first_better: Those on which the first model has the higher score.
         second_better: Those on which the second has.
         p: The two-sided p-value.
-        exact: Whether it is McNemar's test of scores that are 0 or 1; otherwise a normal test of shares.
+        exact: Whether it is McNemar's test of scores that are 0 or 1; otherwise a normal test of proportions.
     """
 
     n: int
@@ -149,15 +149,16 @@ class PairedTest:
 
     @property
     def name(self) -> str:
-        """What the test is called."""
+        """The name of the test."""
         return "McNemar, exact" if self.exact else "paired, for shares"
 
 
 def paired_test(first: Mapping[str, float], second: Mapping[str, float]) -> PairedTest | None:
     """Compare scores by image id, on the images that have finite ones of both; None if there are none.
 
-    Scores of 0 and 1 are compared by McNemar's exact test. Of shares, the sum of differences is divided by the root of
-    the sum of their squares, which is normal if neither model is better, and McNemar's statistic for 0 and 1.
+    Scores of 0 and 1 are compared by McNemar's exact test. For other proportions the statistic is the sum of
+    differences divided by the root of the sum of their squares, which is normal if neither model is better, and which
+    is McNemar's for scores of 0 and 1.
     """
     pairs = [(first[key], second[key]) for key in first if key in second]
     pairs = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
@@ -239,8 +240,8 @@ def crossed_interval(scores: NDArray[np.float64]) -> tuple[float, float, float]:
     r"""The mean of scores [S, N] of S trainings on the same N images, and its 95% interval over both.
 
     Trainings and images are both samples, so both variances of the mean are added, and the degrees of freedom follow
-    Welch and Satterthwaite. What is of a training and an image together is in both, which makes the interval wider,
-    never narrower. With one training the interval is that of images alone.
+    Welch and Satterthwaite. The interaction of training and image is counted in both variances, so the interval is
+    conservative. With one training the interval is over images only.
 
     .. math:: v_S = \frac{\operatorname{var}_s \bar x_{s \cdot}}{S}, \quad
         v_N = \frac{\operatorname{var}_i \bar x_{\cdot i}}{N}, \qquad
@@ -295,8 +296,8 @@ def mean_corruption_error(errors: Mapping[str, Errors]) -> Errors:
     .. math:: \mathrm{mCE} = \frac{1}{15} \sum_c \frac{\sum_s E_{c,s}}{\sum_s E^{\mathrm{AlexNet}}_{c,s}}
 
     Args:
-        errors: By corruption, the mean error over five severities; of a model, or [n] of single images. They go by
-            name: a list in another order would give another number and no warning.
+        errors: By corruption, the mean error over five severities; of a model, or [n] of single images. They are
+            matched by name, so that their order does not matter.
 
     Raises:
         UsageError: If one of the fifteen corruptions is missing.
@@ -307,7 +308,7 @@ def mean_corruption_error(errors: Mapping[str, Errors]) -> Errors:
 
 
 def relative_mean_corruption_error(errors: Mapping[str, Errors], clean_error: Errors) -> Errors:
-    """As `mean_corruption_error` for what a corruption adds to the clean error, in the model and in AlexNet."""
+    """As `mean_corruption_error` for the increase over the clean error, of the model and of AlexNet."""
     _require_all(errors)
     ratios = [(errors[name] - clean_error) / (base - ALEXNET_CLEAN_ERROR) for name, base in ALEXNET_ERRORS.items()]
     return sum(ratios[1:], ratios[0]) / len(ratios)

@@ -6,7 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks.images import check_images, refuse_meta
+from vitadel.attacks.base import check_images
+from vitadel.core.device import refuse_meta
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.data import SHAPES, DataSet

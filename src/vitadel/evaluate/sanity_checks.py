@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitadel.attacks.isolation import SavedBuffers, isolated
+from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import in_own_precision
+from vitadel.core.buffers import SavedBuffers
 from vitadel.core.flags import Flag
 from vitadel.threats import per_image
 

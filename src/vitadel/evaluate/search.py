@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import AttackResult, Engine, IterativeAttack, NamedAttack
+from vitadel.attacks.engine.batching import ImageResult, NonFiniteError, WorkQueue
 from vitadel.attacks.engine.precision import FALLBACK, in_precision, search_model
-from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
 from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import Model, Oracle, in_own_precision
 from vitadel.core.flags import Flag

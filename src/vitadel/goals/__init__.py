@@ -32,9 +32,9 @@ class Goal(Protocol):
 
     @property
     def classes(self) -> Tensor:
-        """[B] the highest class number that the goal refers to, so that a model with too few outputs is refused.
+        """[B] the highest class number that the goal refers to, to refuse models with too few outputs.
 
-        Of `Untargeted` it is the label, and FAB and GAMA, which take no other goal, read the label here.
+        For `Untargeted` this is the label; FAB and GAMA, which take no other goal, read the label here.
         """
 
 
@@ -73,7 +73,7 @@ class Targeted:
 
     Args:
         target_B: The target classes.
-        loss: As in `Untargeted`; here it is minimized.
+        loss: As in `Untargeted`, with the target as the label; it is minimized.
 
     Example:
         >>> result = PGD()(model, x, Targeted(least_likely(model(x))), "linf:8/255")
@@ -97,7 +97,7 @@ class Targeted:
 
 
 @dataclass(frozen=True, slots=True)
-class Toward:
+class TowardClass:
     """Any class but the label, with an objective that leads toward one other class, as in APGD-T and FAB-T."""
 
     label_B: Tensor
@@ -110,8 +110,8 @@ class Toward:
     def success(self, z_BK: Tensor) -> Tensor:
         return z_BK.argmax(1) != self.label_B
 
-    def at(self, index_B: Tensor) -> "Toward":
-        return Toward(self.label_B[index_B], self.target_B[index_B], self.loss)
+    def at(self, index_B: Tensor) -> "TowardClass":
+        return TowardClass(self.label_B[index_B], self.target_B[index_B], self.loss)
 
     @property
     def classes(self) -> Tensor:
@@ -120,7 +120,7 @@ class Toward:
 
 @dataclass(frozen=True, slots=True)
 class Diverge:
-    """A large KL divergence from reference logits, as in the inner maximization of TRADES; labels play no role."""
+    """A large KL divergence from reference logits, as in the inner maximization of TRADES; labels are not used."""
 
     reference_BK: Tensor
 
@@ -139,7 +139,7 @@ class Diverge:
 
 
 def as_goal(y: Labels | Goal, loss: Loss = cross_entropy) -> Goal:
-    """A goal, or the untargeted one for labels, with `loss` as the objective.
+    """The goal itself, or for labels the untargeted goal with `loss` as the objective.
 
     Raises:
         UsageError: If `y` is neither.
@@ -155,14 +155,14 @@ def as_goal(y: Labels | Goal, loss: Loss = cross_entropy) -> Goal:
 
 
 def require_untargeted(goal: Goal, attack: str) -> Untargeted:
-    """The goal, for an attack that moves away from the label.
+    """The goal as an `Untargeted` one, which some attacks need.
 
     Args:
         goal: The goal.
-        attack: What an error calls the attack.
+        attack: The name of the attack in an error.
 
     Raises:
-        UsageError: If the goal is another one.
+        UsageError: If the goal is not untargeted.
     """
     if not isinstance(goal, Untargeted):
         raise UsageError(
@@ -198,7 +198,7 @@ __all__ = [
     "Labels",
     "Target",
     "Targeted",
-    "Toward",
+    "TowardClass",
     "Untargeted",
     "as_goal",
     "least_likely",

@@ -1,4 +1,4 @@
-"""Losses: functions of logits [B, K] and labels [B] with a value per image, larger the worse the label is predicted.
+"""Losses: functions of logits [B, K] and labels [B] with a value per image; larger means a worse prediction.
 
 Shape letters: B images, K classes.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 from vitadel.core.errors import UsageError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-# (logits, labels, targets) -> [B], larger the nearer the target is to being predicted
+# (logits, labels, targets) -> [B]; larger means that the target is nearer to being predicted
 TargetLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -25,7 +25,7 @@ def kl_divergence(z_BK: Tensor, reference_BK: Tensor) -> Tensor:
 
     .. math:: \mathrm{KL}\big(\mathrm{softmax}(r) \,\|\, \mathrm{softmax}(z)\big)
 
-    Both arguments are logits, and gradients flow into both.
+    Both arguments are logits, and both receive gradients.
     """
     log_q, log_p = z_BK.log_softmax(1), reference_BK.log_softmax(1)
     return (log_p.exp() * (log_p - log_q)).sum(1)
@@ -49,7 +49,7 @@ def margin(z_BK: Tensor, y_B: Tensor) -> Tensor:
 def dlr(z_BK: Tensor, y_B: Tensor) -> Tensor:
     r"""Difference-of-logits ratio: the margin, divided by the difference of the first and the third logit.
 
-    Croce & Hein 2020 (arXiv:2003.01690), with :math:`\pi` the order that sorts the logits downwards:
+    Croce & Hein 2020 (arXiv:2003.01690), with :math:`\pi` the order of descending logits:
 
     .. math:: \mathrm{DLR}(z, y) = -\frac{z_y - \max_{i \neq y} z_i}{z_{\pi_1} - z_{\pi_3}}
 
@@ -60,7 +60,7 @@ def dlr(z_BK: Tensor, y_B: Tensor) -> Tensor:
     :math:`\pi_3`  ``top3_B3[:, 2]``    so K >= 3
     =============  ===================  =========================
 
-    Unchanged by ``z -> a*z + b`` for ``a > 0`` (tests/unit/losses/test_losses.py).
+    Invariant to ``z -> a*z + b`` for ``a > 0`` (tests/unit/losses/test_losses.py).
     """
     if z_BK.shape[1] < 3:
         raise UsageError(f"dlr needs at least 3 classes, got {z_BK.shape[1]}. Use `margin` for a two-class model.")
@@ -76,7 +76,7 @@ def logit_difference(z_BK: Tensor, y_B: Tensor, target_B: Tensor) -> Tensor:
 def targeted_dlr(z_BK: Tensor, y_B: Tensor, target_B: Tensor) -> Tensor:
     r"""Targeted difference-of-logits ratio, invariant to shift and positive scaling of the logits.
 
-    Croce & Hein 2020 (arXiv:2003.01690), with :math:`\pi` the order that sorts the logits downwards:
+    Croce & Hein 2020 (arXiv:2003.01690), with :math:`\pi` the order of descending logits:
 
     .. math:: \frac{z_t - z_y}{z_{\pi_1} - (z_{\pi_3} + z_{\pi_4}) / 2}
     """

@@ -1,4 +1,4 @@
-"""Adapters on a frozen network: added, written and read apart from it."""
+"""Adding adapters to a frozen network, and files that contain the adapters only."""
 
 import copy
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ BACKBONE_KEY = "vitadel.backbone"  # in the header of a file of adapters: a hash
 
 
 def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | None = None, seed: int = 0) -> Model:
-    """A TORA-ViT: the backbone copied and frozen, with adapters that do not change its function yet.
+    """A TORA-ViT: a frozen copy of the backbone with adapters that do not change its function before training.
 
     Args:
         backbone: A ViT or DeiT with a class token, made by `load`.
-        tuning: What is added; by default both adapters with their gated fusion.
-        num_classes: Classes of the new heads, drawn from `seed`; by default those of the old head, whose weights are
-            copied.
-        seed: Draws the new weights.
+        tuning: The weights to add; by default both adapters with their gated fusion.
+        num_classes: Number of classes of the new heads, which are initialized from `seed`; by default that of the old
+            head, which is copied.
+        seed: Seeds the initialization of new weights.
     """
     check_seed(seed)
     if backbone.spec is None or backbone.spec.tuning is not None:
@@ -42,7 +42,7 @@ def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | No
 
 
 def save_adapters(model: Model, path: Path, about: Mapping[str, str] | None = None) -> None:
-    """Write the adapters alone, without the frozen network: a small file that `add_adapters` adds to it again."""
+    """Write the adapters without the frozen network, to a small file for `add_adapters`."""
     net = _adapted(model)
     assert model.spec is not None
     added = {key: value for key, value in net.state_dict().items() if not key.startswith("backbone.")}
@@ -51,7 +51,7 @@ def save_adapters(model: Model, path: Path, about: Mapping[str, str] | None = No
 
 
 def add_adapters(backbone: Model, path: str | Path) -> Model:
-    """The network with the adapters of a file; adapters that were trained on other weights are refused."""
+    """The network with the adapters of a file, which must have been trained on the same frozen weights."""
     state, about = read_tensors(Path(path))
     if SPEC_KEY not in about or BACKBONE_KEY not in about:
         raise UsageError(f"{path} holds no adapters. Write them with vitadel.models.save_adapters.")

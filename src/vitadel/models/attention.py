@@ -1,8 +1,8 @@
 """Access to the tensors inside attention without rewriting it.
 
-Inside an attention module, queries, keys, values, logits and probabilities are local variables that no hook reaches.
-But they all pass through two or three torch functions: the fused kernel, or product, softmax, product. While this mode
-is active and an attention module runs, those calls are intercepted. The fused kernel is used unless logits or
+Inside an attention module, queries, keys, values, logits and probabilities are local variables, out of reach of hooks.
+But they are arguments of one to three torch functions: the fused kernel, or product, softmax, product. While this mode
+is active and an attention module runs, these calls are intercepted. The fused kernel is used unless logits or
 probabilities themselves are requested.
 """
 
@@ -22,16 +22,16 @@ class AttentionListener(Protocol):
     """Receives the tensors inside attention modules by name, and may change them."""
 
     def on_tensor(self, name: str, value: Tensor) -> Tensor:
-        """The tensor to continue with: `value`, or what replaces it."""
+        """The tensor to continue with: `value` or a replacement."""
 
     def is_requested(self, name: str) -> bool:
-        """Whether anyone reads or edits this tensor."""
+        """Whether this tensor is read or edited."""
 
     def factor(self, attention: str) -> Tensor | float | None:
         """The factor of the products of queries and keys, if any."""
 
     def bias(self, attention: str) -> Sequence[Tensor]:
-        """What to add to the logits; a bool tensor keeps the pairs where it is true."""
+        """Tensors to add to the logits; a bool tensor keeps the pairs where it is true."""
 
 
 class AttentionMode(TorchFunctionMode):
@@ -58,7 +58,7 @@ class AttentionMode(TorchFunctionMode):
             self.__exit__(None, None, None)
 
     def leave_all(self) -> None:
-        """After an exception that no hook sees, such as Ctrl-C inside an attention module."""
+        """Leave all, after an exception that hooks do not catch, such as Ctrl-C inside an attention module."""
         while self._running:
             self.leave()
 
@@ -87,7 +87,7 @@ class AttentionMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _product(self, attention: str, left: Tensor, right: Tensor) -> Tensor:
-        """The first product in an attention is queries times keys, the second takes the values."""
+        """The first product in an attention layer is of queries and keys, the second of probabilities and values."""
         self._products += 1
         if self._products == 1:
             k = self._listener.on_tensor(f"{attention}.k", right.transpose(-2, -1))

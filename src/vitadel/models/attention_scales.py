@@ -1,12 +1,13 @@
-"""Factors for the scores of every attention that are part of a network, as its weights are.
+"""Attention scaling factors stored as buffers of the network.
 
 The factors of `attention_scales` multiply the products of queries and keys in every forward pass, and `logits_scale`,
-if there is one, the logits. They are buffers of the network, so state dicts, fingerprints, copies and files have them.
-Further buffers exist in training only: `attack_scales` and `attack_logits_scale` are used when attacks are made and
-never by the model itself, and `scaling_record` has the epoch in which the factors were searched and the objective they
-reached. Files of models omit these; training states have them.
+if there is one, the logits. As buffers they are in state dicts, fingerprints, copies and files.
 
-Shape letters: M attentions.
+Further buffers exist in training only: `attack_scales` and `attack_logits_scale` are used by attacks and not by the
+model itself, and `scaling_record` has the epoch of the last search and the objective it reached. Files of models omit
+these, checkpoints of a training contain them.
+
+Shape letters: M attention layers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,14 +22,14 @@ from vitadel.models.families import family_of
 from vitadel.models.taps import Taps
 
 ATTENTION, ATTACK, SEARCH_RECORD = "attention_scales", "attack_scales", "scaling_record"
-# the buffer of the factor of the logits, by the buffer of the attentions' factors it goes with
+# the buffer with the factor of the logits, by the buffer with the factors of attention
 LOGITS = {ATTENTION: "logits_scale", ATTACK: "attack_logits_scale"}
 _OF_TRAINING = (ATTACK, LOGITS[ATTACK], SEARCH_RECORD)
 _OF_MODEL = (ATTENTION, LOGITS[ATTENTION])
 
 
 def set_factors(net: nn.Module, name: str, factors: float | Tensor | Sequence[float]) -> None:
-    """Set the buffer `name` to these factors: one for all attentions, or one for each."""
+    """Set the buffer `name` to these factors: one for all attention layers, or one for each."""
     count = len(family_of(net).blocks(net))
     if count == 0:
         raise UsageError(
@@ -38,10 +39,12 @@ def set_factors(net: nn.Module, name: str, factors: float | Tensor | Sequence[fl
     each_M = torch.as_tensor(factors, dtype=torch.float32).detach()
     each_M = each_M.expand(count) if each_M.ndim == 0 else each_M
     if each_M.shape != (count,):
-        raise UsageError(f"this network has {count} attentions, got {each_M.numel()} factors. Give one, or one each.")
+        raise UsageError(
+            f"this network has {count} attention layers, got {each_M.numel()} factors. Give one, or one each."
+        )
     if not bool((each_M.isfinite() & (each_M >= 0)).all()):
         raise UsageError(
-            f"factors of attention must be numbers from 0 up, got {each_M.tolist()}. Write 1 for no scaling."
+            f"attention scaling factors must be finite and not negative, got {each_M.tolist()}. Write 1 for no scaling."
         )
     set_buffer(net, name, each_M)
 
@@ -71,13 +74,13 @@ def set_buffer(net: nn.Module, name: str, value: Tensor) -> None:
 
 
 def has_factors(net: nn.Module) -> bool:
-    """Whether the model or its training uses factors for the attention."""
+    """Whether the model or its training uses attention scaling factors."""
     return any(buffer(net, name) is not None for name in (ATTENTION, ATTACK))
 
 
 @torch.no_grad()
 def copy_factors(source: nn.Module, target: nn.Module) -> None:
-    """Copy the factors to the running average of a network: they change abruptly, so averaging makes no sense."""
+    """Copy the factors to the averaged weights: they change abruptly and are not averaged."""
     for name in (*_OF_MODEL, *_OF_TRAINING):
         if (value := buffer(source, name)) is not None:
             getattr(target, name).copy_(value)
@@ -94,7 +97,7 @@ def taken_from(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def restore(net: nn.Module, factors: Mapping[str, Tensor]) -> None:
-    """Give a network the factors that were taken from a state dict; they may come from any file.
+    """Set the factors that were taken from a state dict, which may come from any file.
 
     Raises:
         UsageError: If they do not fit the network, or are not factors.
@@ -119,13 +122,13 @@ def scaled_logits(net: nn.Module, taps: Taps, pixels: Tensor) -> Tensor:
     return z_BK if factor is None else z_BK * factor
 
 
-# traced by torch.compile, hooks and modes could be lost; run eagerly, the factors are always applied.
-# torch.compiler.disable does the same, and imports the compiler, a second of work, when it decorates
+# not traced by torch.compile, which could lose hooks and modes, and with them the factors. torch.compiler.disable does
+# the same, but the decorator imports the compiler, which takes a second
 @_disable_dynamo
 def _scaled(net: nn.Module, taps: Taps, pixels: Tensor, factors_M: Tensor) -> Tensor:
     if is_compiled(net):
         raise UsageError(
-            "the network has factors for its attention, and compiled code does not see them. Do not compile it "
+            "the network has attention scaling factors, which compiled code does not apply. Do not compile it "
             "(in training: plan.compile=off)."
         )
     with taps.scale(factors_M):

@@ -30,7 +30,7 @@ _TIMM_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """An architecture that timm does not have, or not under one name."""
+    """An architecture of Vitadel, or one that timm has only with further arguments."""
 
     about: str
     image_size: int
@@ -62,12 +62,12 @@ OWN_ARCHITECTURES: dict[str, _Own] = {
 
 
 def own_models() -> dict[str, str]:
-    """Our own architectures: the names after `vitadel:`, with a description each."""
+    """Vitadel's own architectures: the names after `vitadel:`, each with a description."""
     return {name: own.about for name, own in OWN_ARCHITECTURES.items()}
 
 
 def timm_families() -> dict[str, str]:
-    """One name of timm per family that Vitadel supports, with a description each."""
+    """One name of timm per family that Vitadel supports, each with a description."""
     import timm
 
     return {
@@ -104,7 +104,7 @@ def build_on_meta(spec: ModelSpec) -> nn.Module:
     """The network of this spec on the meta device: its shapes, without memory for weights.
 
     Raises:
-        UsageError: There is no such network, its token grid does not tile the image, or it would not fit into memory.
+        UsageError: If there is no such network, its token grid does not tile the image, or it does not fit into memory.
     """
     with torch.device("meta"):
         net = build(spec, seed=0)
@@ -119,7 +119,7 @@ def build_on_meta(spec: ModelSpec) -> nn.Module:
 
 
 def build(spec: ModelSpec, *, seed: int) -> nn.Module:
-    """A fresh network of this spec, its weights drawn from `seed`; call `build_on_meta` first, which may refuse it."""
+    """A network of this spec, initialized from `seed`; call `build_on_meta` first, which checks the spec."""
     check_seed(seed)
     if spec.tuning is not None:
         frozen = build(_frozen(spec), seed=seed)
@@ -162,9 +162,9 @@ def _construct(spec: ModelSpec) -> nn.Module:
     try:
         net = timm.create_model(arch, pretrained=False, num_classes=spec.num_classes, **sizes, **spec.options)
     except Exception as error:  # inconsistent sizes can raise anything in timm or torch
-        asked = ", ".join(f"{key}={value}" for key, value in {**sizes, **spec.options}.items())
+        given = ", ".join(f"{key}={value}" for key, value in {**sizes, **spec.options}.items())
         raise UsageError(
-            f"timm cannot build {arch} with {asked or 'its defaults'}: {short_reason(error)}. "
+            f"timm cannot build {arch} with {given or 'its defaults'}: {short_reason(error)}. "
             "Change its sizes or options."
         ) from error
     assert isinstance(net, nn.Module)
@@ -172,7 +172,7 @@ def _construct(spec: ModelSpec) -> nn.Module:
 
 
 def _memory() -> float:
-    """The memory of this machine in bytes; infinite where the system does not say."""
+    """The memory of this machine in bytes; infinite if unknown."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
@@ -189,7 +189,7 @@ def _timm_config(arch: str) -> "PretrainedCfg":
     import timm
 
     bare = arch.split(".", 1)[0]
-    # timm would read hf-hub:NAME from the network and local-dir:NAME from a folder
+    # timm itself would download hf-hub:NAME and read the folder of local-dir:NAME
     if not _TIMM_NAME.fullmatch(arch):
         raise UsageError(f"timm has no model {arch!r:.80}. Write letters, digits and _, and one . before a tag.")
     if not timm.is_model(bare):

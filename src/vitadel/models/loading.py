@@ -1,4 +1,4 @@
-"""Models by name: an architecture, a run folder, a checkpoint of ours, weights of others."""
+"""Models by name: an architecture, a run folder, a checkpoint, or a file of other libraries."""
 
 import difflib
 import os
@@ -39,27 +39,27 @@ def load(
 ) -> Model:
     """A model on pixels in [0, 1], in evaluation mode.
 
-    Arguments that are left out keep their value: from the checkpoint if there is one, else from the architecture.
+    By default, arguments are those of the checkpoint if there is one, else those of the architecture.
 
     Args:
         model: `timm:NAME` or `vitadel:NAME`, either with `@FILE` for weights in a file (safetensors, or a `.pth` of
-            which only tensors are read); `zoo:NAME`; a run folder; or a checkpoint of ours. `MODEL+FILE` adds adapters
-            that `save_adapters` wrote, `MODEL#HEAD` chooses the output head of a model with adapters.
-        num_classes: Another number than the weights have replaces the head by a fresh one.
-        image_size: Another size resamples position embeddings; weights of another geometry are refused if neither this
-            nor `patch_size` is given.
-        patch_size: Another size resamples the patch kernel, too.
+            which only tensors are read); `zoo:NAME`; a run folder; or a checkpoint of Vitadel. `MODEL+FILE` adds
+            adapters that `save_adapters` wrote, `MODEL#HEAD` chooses the output head of a model with adapters.
+        num_classes: Number of classes; if the weights have another number, the head is replaced by a new one.
+        image_size: Image size; position embeddings are resampled if needed. Weights of another geometry are refused if
+            neither this nor `patch_size` is given.
+        patch_size: Patch size; the patch kernel is resampled if needed.
         normalization: Mean and standard deviation; by default timm's for the architecture. `RAW_PIXELS` is none.
         options: Further arguments of the architecture's constructor, such as `{"depth": 6}`.
         pretrained: Download timm's published weights.
         keep_head: Refuse weights with another number of classes instead of replacing their head.
-        seed: Draws the weights that no file provides.
+        seed: Seeds the initialization of weights that no file provides.
 
     Returns:
         A plain `nn.Module` with the normalization inside and `taps` for its internal values, on the CPU.
 
     Raises:
-        UsageError: There is no such model, or its weights do not fit.
+        UsageError: If there is no such model, or its weights do not fit.
 
     Example:
         >>> model = load("timm:vit_tiny_patch16_224", num_classes=10, image_size=32, patch_size=4)
@@ -75,7 +75,7 @@ def load(
 
 @dataclass(frozen=True, slots=True)
 class _ModelRequest:
-    """What the caller of `load` asks for: the fields of the spec that are given, and how to treat the weights."""
+    """The arguments of `load`: the given fields of the spec, and how to treat the weights."""
 
     changes: Mapping[str, Any] = field(default_factory=dict)
     pretrained: bool = False
@@ -96,7 +96,7 @@ def _load(text: str, request: _ModelRequest) -> Model:
 
 
 def _weights(text: str, request: _ModelRequest) -> tuple[Mapping[str, Tensor] | None, ModelSpec]:
-    """The weights that the text names, None for fresh ones, and the spec before the changes of the request."""
+    """The weights named by the text, None for random ones, and the spec before the changes of the request."""
     name, at, file = text.partition("@")
     if at and not file:  # with an unset variable in a script, this would silently train from scratch
         raise UsageError(f"no file follows the @ in {text!r}. Write {name}@FILE, or leave out the @.")
@@ -120,7 +120,7 @@ def save(
     Args:
         model: A model made by `load`.
         path: The safetensors file to write.
-        about: Further texts for its header.
+        about: Further metadata for its header.
         tensors: The state dict to write, if not the model's own (as when weights are sharded over processes).
     """
     if model.spec is None:
@@ -130,9 +130,9 @@ def save(
 
 
 def training_run_of(model: str | Path) -> Path | None:
-    """The run folder in which a model, named as for `load`, was trained; None if it came from elsewhere.
+    """The run folder in which a model, named as for `load`, was trained; None if there is none.
 
-    With a file of adapters it is the run that trained them, else that of the frozen network.
+    With adapters it is the run that trained them, or else that of the frozen network.
     """
     name, mark, suffix = _split_suffix(str(model))
     if mark:
@@ -141,12 +141,12 @@ def training_run_of(model: str | Path) -> Path | None:
     if os.path.isdir(path):
         return path
     run = path.parent.parent
-    within = path.parent.name == "checkpoints" and os.path.isfile(path) and os.path.isfile(run / "manifest.json")
-    return run if within else None
+    in_run = path.parent.name == "checkpoints" and os.path.isfile(path) and os.path.isfile(run / "manifest.json")
+    return run if in_run else None
 
 
 def zoo() -> dict[str, str]:
-    """The models that come with the package, by the NAME of `zoo:NAME`, each with a line about it."""
+    """The models that come with the package, by the NAME of `zoo:NAME`, each with a description."""
     return {path.stem: _about(path.with_suffix(".md")) for path in sorted(ZOO.glob("*.safetensors"))}
 
 
@@ -178,12 +178,12 @@ def _split_suffix(text: str) -> tuple[str, str, str]:
 
 
 def _is_path(text: str) -> bool:
-    """Whether a # or + is part of a path: a file or folder has the whole name, or the name after the @."""
+    """Whether a # or + is part of a path: a file or folder exists with the whole name, or the name after the @."""
     return os.path.exists(text) or ("@" in text and os.path.exists(text.partition("@")[2]))
 
 
 def _assemble(spec: ModelSpec, text: str, state: Mapping[str, Tensor] | None, request: _ModelRequest) -> Model:
-    """Build the network and fill it; weights that do not fit are refused before memory is allocated."""
+    """Build the network and load its weights; those that do not fit are refused before memory is allocated."""
     shapes = build_on_meta(spec)
     fitted = None if state is None else _fitted(spec, shapes, state, text, request)
     net = build(spec, seed=request.seed)
@@ -197,18 +197,18 @@ def _assemble(spec: ModelSpec, text: str, state: Mapping[str, Tensor] | None, re
 def _fitted(
     spec: ModelSpec, shapes: nn.Module, state: Mapping[str, Tensor], text: str, request: _ModelRequest
 ) -> dict[str, Tensor]:
-    """The weights of `state` with the names and shapes of the network, without those that stay freshly drawn."""
+    """The weights of `state` with the names and shapes of the network, without those that keep their initialization."""
     wanted = shapes.state_dict()
     stripped = strip_prefix(state, wanted)
     factors = attention_scales.taken_from(stripped)
     _refuse_other_geometry(spec, shapes, stripped, text, request.changes)
-    fitted, fresh = family_of(shapes).fit(stripped, shapes), set()
+    fitted, fresh = family_of(shapes).convert_weights(stripped, shapes), set()
     heads = tuple(f"{name}." for name in classifiers(shapes))
     for key, value in wanted.items():
         other_classes = key in fitted and fitted[key].shape != value.shape and key.startswith(heads)
         if other_classes and request.keep_head and fitted[key].ndim and (own := len(fitted[key])) != len(value):
             raise UsageError(
-                f"the head of {text} has {own} classes, not {len(value)}, and a fresh one would know nothing. "
+                f"the head of {text} has {own} classes, not {len(value)}, and a new head would be untrained. "
                 f"Write --num-classes {own}."
             )
         # old files lack the batch counter of BatchNorm, which evaluation never reads
@@ -266,7 +266,7 @@ def _checkpoint_path(text: str) -> Path:
         return _find(text)
     except OSError as error:  # a folder that may not be entered, or a name that is too long
         raise UsageError(
-            f"cannot look at {error.filename}: {error.strerror}. Make it and its folders readable, or name another."
+            f"cannot access {error.filename}: {error.strerror}. Make it and its folders readable, or name another."
         ) from error
 
 
@@ -295,7 +295,7 @@ def _find(text: str) -> Path:
             "zoo:NAME or timm:NAME."
         )
     if path.suffix != ".safetensors":
-        raise UsageError(f"{path} does not say what it is. Name its architecture: timm:NAME@{path}.")
+        raise UsageError(f"{path} has no description of its model. Name the architecture: timm:NAME@{path}.")
     return path
 
 
@@ -321,7 +321,7 @@ def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], ModelSpec]:
     if BACKBONE_KEY in about:
         raise UsageError(f"{path} holds adapters without their network. Write MODEL+{path}.")
     if SPEC_KEY not in about:
-        raise UsageError(f"{path} does not say what it is. Name its architecture: timm:NAME@{path}.")
+        raise UsageError(f"{path} has no description of its model. Name the architecture: timm:NAME@{path}.")
     return state, ModelSpec.from_json(about[SPEC_KEY])
 
 
@@ -333,8 +333,8 @@ def _hub_weights(name: str) -> dict[str, Tensor]:
 
     try:
         return dict(timm.create_model(arch, pretrained=True).state_dict())
-    except Exception as error:  # whatever the hub's client raises, the advice is the same
+    except Exception as error:  # the client of the hub may raise anything
         raise UsageError(
             f"could not fetch the weights of {arch} ({type(error).__name__}: {str(error).splitlines()[0]}). "
-            f"Without the network, give a file: {name}@FILE."
+            f"Without internet access, give a file: {name}@FILE."
         ) from error

@@ -1,4 +1,4 @@
-"""A network whose softmax masks its gradient: a test case that gradient-based attacks must detect.
+"""A network whose softmax masks its gradient: a test case for gradient-based attacks.
 
 Shape letters: B images, N image tokens, Q queries, D channels, H heads, d channels per head.
 """
@@ -44,7 +44,7 @@ class _Attention(nn.Module):
 
 
 def _gradient_only(logits: Tensor) -> Tensor:
-    """Zero, with the gradient of the softmax; written out, because taps take any softmax for the attention's."""
+    """Zero, with the gradient of the softmax; written out, because taps intercept calls of softmax inside attention."""
     soft = (logits - logits.logsumexp(-1, keepdim=True)).exp()
     return soft - soft.detach()
 

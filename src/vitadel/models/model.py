@@ -1,4 +1,4 @@
-"""Pixels in [0, 1] to logits, with the normalization inside."""
+"""A network with its normalization inside: pixels in [0, 1] to logits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,27 +28,27 @@ class Model(nn.Module):
         normalization: What is applied to pixels in [0, 1] before the network.
         spec: How to build the network again; None for one that Vitadel did not build.
 
-    Args:
+    Attributes:
         taps: Named activations to read, edit, scale, mask and skip (`vitadel.models.taps`).
     """
 
     mean: Tensor
     std: Tensor
-    # the text it was loaded by, and whether its normalization was assumed
+    # the text that named it for `load`, and whether its normalization was assumed
     source: str | None = None
     normalization_is_assumed: bool = False
 
     def __init__(self, net: nn.Module, normalization: Normalization, spec: ModelSpec | None = None) -> None:
         super().__init__()
-        family_of(net).prepare(net)
+        family_of(net).apply_workarounds(net)
         self.net = net
         self.normalization = normalization
         self.spec = spec
-        # the values are in the spec; persistent buffers would be a second copy in every state dict
+        # not persistent, because the spec has the values
         self.register_buffer("mean", torch.tensor(normalization.mean).view(1, -1, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(normalization.std).view(1, -1, 1, 1), persistent=False)
         self.taps = Taps(self, net)
-        self.training = net.training  # nn.Module starts in training mode, whatever it contains
+        self.training = net.training  # nn.Module starts in training mode
 
     def __repr__(self) -> str:
         known = [one.numel() for one in self.net.parameters() if not isinstance(one, UninitializedParameter)]
@@ -64,24 +64,19 @@ class Model(nn.Module):
 
     @property
     def attention_scales(self) -> Tensor | None:
-        """One factor per attention, if the network has them."""
+        """One factor per attention layer, if the network has them."""
         return attention_scales.buffer(self.net, attention_scales.ATTENTION)
 
     @property
-    def logits_scale(self) -> Tensor | None:
-        """The factor of the logits, if the network has one."""
-        return attention_scales.buffer(self.net, attention_scales.LOGITS[attention_scales.ATTENTION])
-
-    @property
     def fixed_size(self) -> int | None:
-        """The side of the only images that the model takes; None if it takes any size, or if that is not known."""
+        """The only image size that the model takes; None if it takes any, or if that is unknown."""
         if self.spec is None:
             return None
         timms = getattr(self.net, "pretrained_cfg", None) or {}
         return self.spec.image_size if self.spec.patch_size is not None or timms.get("fixed_input_size") else None
 
     def normalized(self, x: Tensor) -> Tensor:
-        """Images with pixels in [0, 1] as the network takes them."""
+        """Normalized images, from pixels in [0, 1]."""
         return x if self.normalization.is_identity else (x - self.mean) / self.std
 
     def forward(self, x: Tensor) -> Tensor:
@@ -101,7 +96,7 @@ class Model(nn.Module):
 
 
 def describe_model(model: Model, name: str) -> dict[str, object]:
-    """What a manifest records of a model: its name, spec, number of parameters and a hash of its weights."""
+    """The record of a model in a manifest: its name, spec, number of parameters and a hash of its weights."""
     parameters = sum(weights.numel() for weights in model.net.parameters())
     sha256 = weights_sha256(model.net.state_dict())
     return {"name": name, "spec": model.spec, "parameters": parameters, "sha256": sha256}
@@ -110,12 +105,12 @@ def describe_model(model: Model, name: str) -> dict[str, object]:
 def set_attention_scales(
     model: Model, factors: float | Tensor | Sequence[float], *, logits: float | Tensor | None = None
 ) -> None:
-    """From now on the model multiplies its attention's scores with these factors: one for all, or one for each.
+    """Make the model multiply its attention scores by factors from now on: one for all layers, or one for each.
 
     Args:
         model: The model.
-        factors: The factors of its attentions.
-        logits: A factor of its logits; without one it has none, or keeps the one it has.
+        factors: The factors of its attention layers.
+        logits: A factor of its logits; None leaves the logits as they are.
     """
     attention_scales.set_factors(model.net, attention_scales.ATTENTION, factors)
     if logits is not None:
@@ -131,10 +126,10 @@ def wrap(net: nn.Module, *, mean: float | Sequence[float], std: float | Sequence
         std: The standard deviation, likewise. A network that takes pixels in [0, 1] has mean=0.0 and std=1.0.
 
     Returns:
-        A plain `nn.Module` with the normalization inside and `taps` to look into it, on the network's device.
+        A plain `nn.Module` with the normalization inside and `taps` for its internal values, on the network's device.
 
     Raises:
-        UsageError: If mean and std are not those of 1 or 3 channels.
+        UsageError: If mean and std do not have 1 or 3 channels.
 
     Example:
         >>> model = wrap(torchvision.models.resnet18(), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -172,8 +167,8 @@ def cost(model: Model, image_size: int) -> Cost:
     training = [module for module in model.modules() if module.training]
     model.eval()  # or BatchNorm would update its statistics
     try:
-        # not under no_grad: the counter follows modules by the graph, and loses CaiT's class token without one;
-        # attention in plain products, because torch before 2.12 does not count the CPU's fused kernel
+        # not under no_grad, because the counter needs a graph and would miss CaiT's class token without one; attention
+        # in plain products, because torch before 2.12 does not count the CPU's fused kernel
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             model(image)
     finally:

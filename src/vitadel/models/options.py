@@ -1,8 +1,8 @@
 """Which arguments of timm's constructors are allowed as options of a model, and their bounds.
 
-`timm.create_model` also takes options that read files, unpickle them or open the network (`checkpoint_path`,
-`pretrained_cfg`, `hf_hub_id`, ...). The options of a model come from the headers of files too, so only those listed
-here are passed on: they describe an architecture, and their values are single numbers, words and switches.
+`timm.create_model` also takes options that read files, unpickle them or access the network (`checkpoint_path`,
+`pretrained_cfg`, `hf_hub_id`, ...). Options may come from the header of an untrusted file, so only those listed here
+are passed on: they describe an architecture, and their values are single numbers, words and switches.
 """
 
 import inspect
@@ -46,9 +46,9 @@ def check_options(
 
     Args:
         name: The model, for the error.
-        options: What the caller or a file asks for.
-        architectures: The classes that may be built; the first one's constructor narrows what is allowed.
-        allowed: The options of an architecture of ours, whose name stands for the rest of its sizes.
+        options: The options given by the caller or a file.
+        architectures: The classes that may be built; only arguments of the first one's constructor are allowed.
+        allowed: The options of one of Vitadel's own architectures, whose name fixes everything else.
     """
     if allowed is not None and not allowed and options:
         raise UsageError(f"{name} takes no options, got {', '.join(options):.80}. Leave them out.")
@@ -57,7 +57,7 @@ def check_options(
         known &= set(inspect.signature(architectures[0]).parameters)
     for option, value in options.items():
         if option in _ELSEWHERE:
-            raise UsageError(f"{option} of {name} is not an option. Say {_ELSEWHERE[option]}={value!r:.40} instead.")
+            raise UsageError(f"{option} of {name} is not an option. Write {_ELSEWHERE[option]}={value!r:.40} instead.")
         if option == "in_chans" and allowed is None:
             if value != 3:
                 raise UsageError(

@@ -1,4 +1,4 @@
-"""What a model is apart from its weights: enough to build it again."""
+"""The description of a model from which it can be built again, without its weights."""
 
 import json
 import math
@@ -14,7 +14,7 @@ SPEC_KEY = "vitadel.model"  # of the header of a checkpoint
 
 Option = str | int | float | bool
 
-# beyond anything published (timm: 21,843 classes, 1024 pixels, patches of 64), and within what a machine can hold
+# larger than anything published (timm: 21,843 classes, 1024 pixels, patches of 64), and small enough for any memory
 MOST = {"num_classes": 2**16, "kept_classes": 2**16, "image_size": 4096, "patch_size": 128}
 # timm's longest name has 60 characters
 _LONGEST_NAME = 200
@@ -96,7 +96,7 @@ class ModelSpec:
 
     @property
     def output_classes(self) -> int:
-        """How many logits the model returns: of the head that `tuning.head` chooses, if it has several."""
+        """The number of logits that the model returns: of the head that `tuning.head` chooses, if it has several."""
         own = self.kept_classes if self.tuning is not None and self.tuning.head == "kept" else None
         return self.num_classes if own is None else own
 
@@ -106,7 +106,7 @@ class ModelSpec:
 
     @classmethod
     def from_json(cls, text: str) -> "ModelSpec":
-        """Read what `to_json` wrote, from a file that may be damaged.
+        """Read a text of `to_json` from a file that may be damaged.
 
         The options are checked later, when the network is built and its family is known.
         """

@@ -1,15 +1,15 @@
-"""Named points inside a model, to read, to edit, to scale, to mask and to skip.
+"""Taps: named points inside a model, to read, edit, scale, mask and skip.
 
     with model.taps.read("blocks.*.attn.logits") as seen:
         z = model(x)
     penalty = sum(a.square().mean() for a in seen.values())
 
 Names: `embed`, `blocks.i.attn.{q,k,v,logits,probs,out}`, `blocks.i.mlp.out`, `blocks.i.out`, `head.in`; families with
-class-attention blocks add the same under `class_blocks.i`. Tensors are not detached. On leaving the `with` block, also
-by an exception, the model is as before. A tap that never fires raises a UsageError.
+class-attention blocks have the same names under `class_blocks.i`. Tensors are not detached. After the `with` statement,
+also after an exception, the model is as before. A tap that never fires raises a UsageError.
 
-Logits are what enters the softmax, probabilities what leaves it. The factor of `scale` multiplies the product of
-queries and keys and nothing else: position biases and window masks keep their weight.
+Logits are the input of the softmax, probabilities its output. The factor of `scale` multiplies the product of queries
+and keys only, not position biases and window masks.
 """
 
 import copy
@@ -34,7 +34,7 @@ _INSIDE = ("q", "k", "v", "logits", "probs")
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """What one `with` block requested, and which of it has fired."""
+    """The requests of one `with` statement, and which of them have fired."""
 
     reads: frozenset[str] = frozenset()
     seen: dict[str, Tensor] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class _Request:
 
 @dataclass(eq=False, slots=True)
 class _Listener:
-    """What the open requests do with a tensor that passes a tap; an `AttentionListener`."""
+    """Applies the open requests to tensors at taps; an `AttentionListener`."""
 
     open: list[_Request]
 
@@ -77,7 +77,7 @@ class _Listener:
         return any(name in request.reads or name in request.edits for request in self.open)
 
     def factor(self, attention: str) -> Tensor | float | None:
-        """The product of the factors for an attention; None without any."""
+        """The product of the factors for an attention layer; None without any."""
         product: Tensor | float | None = None
         for request in self.open:
             if attention in request.factors:
@@ -87,7 +87,7 @@ class _Listener:
         return product
 
     def bias(self, attention: str) -> Sequence[Tensor]:
-        """The masks for the logits of an attention."""
+        """The masks for the logits of an attention layer."""
         biases = []
         for request in self.open:
             if attention in request.biases:
@@ -97,12 +97,12 @@ class _Listener:
 
 
 class Taps:
-    """The taps of one model, as `model.taps`: `read`, `edit`, `scale`, `mask` and `skip` are `with` blocks.
+    """The taps of one model, as `model.taps`: `read`, `edit`, `scale`, `mask` and `skip` are context managers.
 
     Names of tensors: `embed`, `blocks.i.attn.{q,k,v,logits,probs,out}`, `blocks.i.mlp.out`, `blocks.i.out`, `head.in`;
-    families with class-attention blocks add the same under `class_blocks.i`. `names` lists those of this model. A star
-    stands for any part of a name. Blocks nest: a read returns tensors after the edits, factors and masks of all open
-    blocks.
+    families with class-attention blocks have the same under `class_blocks.i`. `names` lists those of this model. A star
+    stands for any part of a name. `with` statements nest: a read returns tensors after the edits, factors and masks of
+    all open ones.
 
     Example:
         >>> with model.taps.scale(0.5), model.taps.read("blocks.*.attn.probs") as seen:
@@ -121,32 +121,32 @@ class Taps:
         self._called = False
 
     def __deepcopy__(self, memo: dict[int, object]) -> "Taps":
-        if self._open:  # the copy would keep the hooks of this block forever
+        if self._open:  # the copy would keep the hooks forever
             raise UsageError("a model cannot be copied while its taps are in use. Copy it outside the `with` block.")
         return Taps(copy.deepcopy(self._model, memo), copy.deepcopy(self._net, memo))
 
     def names(self) -> list[str]:
-        """Every tap this model has, in the order in which a forward pass meets them."""
+        """All taps of this model, in the order of the forward pass."""
         points = [*(f"attn.{tensor}" for tensor in (*_INSIDE, "out")), "mlp.out", "out"]
         inner = [f"{block.name}.{point}" for block in self._blocks() for point in points]
         return [*(["embed"] if inner else []), *inner, *(["head.in"] if self._classifier() is not None else [])]
 
     def attentions(self) -> list[str]:
-        """The names of all attentions, in the order in which `scale` takes factors."""
+        """The names of all attention layers, in the order in which `scale` takes factors."""
         return [f"{block.name}.attn" for block in self._blocks()]
 
     @contextmanager
     def read(self, pattern: str) -> Iterator[dict[str, Tensor]]:
-        """The tensors whose names match, from the latest forward pass inside the block.
+        """The tensors whose names match, from the latest forward pass inside the `with` statement.
 
         Args:
             pattern: A name, with * for any part: `blocks.*.attn.logits`.
 
         Returns:
-            A dictionary that the forward pass fills, from names to tensors with their graph.
+            A dictionary that the forward pass fills, from names to tensors, which are not detached.
 
         Raises:
-            UsageError: If no name matches, or on leaving the block, if the model was not called in it.
+            UsageError: If no name matches, or at the end, if a tap has not fired.
 
         Example:
             >>> with model.taps.read("blocks.*.attn.probs") as seen:
@@ -166,10 +166,10 @@ class Taps:
             fn: Takes a tensor and returns one of the same shape.
 
         Yields:
-            None; the model computes so while the `with` block runs.
+            None; the change applies inside the `with` statement.
 
         Raises:
-            UsageError: If nothing matches, or the block ends and a tap has not fired.
+            UsageError: If nothing matches, or at the end, if a tap has not fired.
 
         Example:
             >>> with model.taps.edit("blocks.0.mlp.out", torch.zeros_like):
@@ -180,16 +180,16 @@ class Taps:
 
     @contextmanager
     def scale(self, factors: float | Tensor | Sequence[float]) -> Iterator[None]:
-        """Multiply the products of queries and keys by one factor for all attentions, or by one for each.
+        """Multiply the products of queries and keys by one factor for all attention layers, or by one for each.
 
         Args:
             factors: A number or scalar tensor for all, or one for each of `attentions`; tensors get gradients.
 
         Yields:
-            None; the model computes so while the `with` block runs.
+            None; the change applies inside the `with` statement.
 
         Raises:
-            UsageError: If nothing matches, or the block ends and a tap has not fired.
+            UsageError: If nothing matches, or at the end, if a tap has not fired.
 
         Example:
             >>> with model.taps.scale([0.5] * len(model.taps.attentions())):
@@ -198,13 +198,15 @@ class Taps:
         names = self._attentions_or_refuse()
         each = _each(factors, len(names))
         if len(each) != len(names):
-            raise UsageError(f"this model has {len(names)} attentions, got {len(each)} factors. Give one, or one each.")
+            raise UsageError(
+                f"this model has {len(names)} attention layers, got {len(each)} factors. Give one, or one each."
+            )
         with self._open_request(_Request(factors=dict(zip(names, each, strict=True)))):
             yield
 
     @contextmanager
     def mask(self, masks: Tensor | Mapping[str, Tensor]) -> Iterator[None]:
-        """Mask attention logits: a tensor for every attention, or tensors by pattern of attention names.
+        """Mask attention logits, by one tensor for all attention layers or tensors by patterns of their names.
 
         Args:
             masks: A mask, or masks by patterns of `attentions`. A bool mask keeps the pairs where it is true, as in
@@ -212,10 +214,10 @@ class Taps:
                 broadcast to the logits' shape [B, heads, N, N], and every query must keep a key.
 
         Yields:
-            None; the model computes so while the `with` block runs.
+            None; the change applies inside the `with` statement.
 
         Raises:
-            UsageError: If nothing matches, or the block ends and a tap has not fired.
+            UsageError: If nothing matches, or at the end, if a tap has not fired.
 
         Example:
             >>> with model.taps.mask({"blocks.0.attn": torch.eye(197, dtype=torch.bool)}):
@@ -235,10 +237,10 @@ class Taps:
             *patterns: `blocks.3`, `blocks.3.attn` or `blocks.3.mlp`, with * for any part.
 
         Yields:
-            None; the model computes so while the `with` block runs.
+            None; the change applies inside the `with` statement.
 
         Raises:
-            UsageError: If nothing matches, or the block ends and a tap has not fired.
+            UsageError: If nothing matches, or at the end, if a tap has not fired.
 
         Example:
             >>> with model.taps.skip("blocks.3", "blocks.*.mlp"):
@@ -250,14 +252,14 @@ class Taps:
         with self._open_request(_Request(skips=frozenset(names))):
             yield
 
-    # opening and closing
+    # requests and hooks
 
     @contextmanager
     def _open_request(self, request: _Request) -> Iterator[None]:
-        """Serve a request while the `with` block runs, then check that all of it fired."""
+        """Apply a request inside the `with` statement, then check that all of it fired."""
         if torch.is_grad_enabled() and any(vars(m).get("grad_checkpointing") for m in self._net.modules()):
             raise UsageError(
-                "taps do not go with gradient checkpointing: the backward pass would run blocks again, without them. "
+                "taps do not work with gradient checkpointing: the backward pass would run blocks again, without them. "
                 "Switch it off: model.net.set_grad_checkpointing(False)."
             )
         called, self._called = self._called, False
@@ -285,7 +287,7 @@ class Taps:
         )
 
     def _set_hooks(self) -> None:
-        """Exactly the hooks that the open requests need."""
+        """Register exactly the hooks that the open requests need."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -358,7 +360,7 @@ class Taps:
     def _note_call(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
         self._called = True
 
-    # what the network offers
+    # the layers of the network
 
     def _blocks(self) -> Sequence[Layer]:
         return family_of(self._net).blocks(self._net)
@@ -367,7 +369,7 @@ class Taps:
         fixed = [name for block in self._blocks() if block.changes_shape for name in (block.name, f"{block.name}.attn")]
         if refused := [name for name in fixed if name in names]:
             raise UsageError(
-                f"{', '.join(refused)} cannot be skipped: tokens become fewer there, and later blocks count on it. "
+                f"{', '.join(refused)} cannot be skipped: they reduce the number of tokens as later blocks need. "
                 f"Name the other blocks one by one, or skip its MLP: {refused[0].removesuffix('.attn')}.mlp."
             )
 
@@ -392,10 +394,10 @@ def _each(factors: float | Tensor | Sequence[float], count: int) -> list[Tensor 
 
 
 def _matching(pattern: str, known: Sequence[str], kind: str) -> list[str]:
-    """The names that match. A star matches within a part of the name if that finds anything, else across dots.
+    """The names that match. A star matches within a part of the name if any name matches so, else across dots.
 
-    So `blocks.*.out` are the outputs of blocks without those of their branches, and `*.logits` the logits of every
-    attention; a star alone is everything.
+    So `blocks.*.out` are the outputs of blocks without those of their branches, and `*.logits` the logits of all
+    attention layers; a single star matches all names.
     """
     names = list(known)
     matches = fnmatch.filter(names, pattern)

@@ -2,12 +2,12 @@ r"""TORA-ViT: a frozen ViT, an accuracy and a robustness adapter after every blo
 
 A reconstruction: Li & Xu (2023, "Trade-off between Robustness and Accuracy of Vision Transformers") publish no code.
 The figures they give, 111.2 M parameters and 26.0 GMAC on ViT-B/16, leave one bottleneck of D / 16 and one Q, K and V
-per block. What they do not specify is our choice:
+per block. What they do not specify is chosen here:
 
 * Adapters are `z + up(gelu(down(norm(z))))`, with `up` starting at zero.
 * :math:`[ACC]_l` and :math:`[ROB]_l` are initialized with the class token. After block l they are updated by their
   adapter and by the block's update of the class token. The formula of the slides names the adapter alone, but an
-  adapter processes each token by itself, so that nothing of the image would ever reach these tokens
+  adapter processes each token by itself, so that no information about the image would reach these tokens
   (`recursion` has this reading and a third one).
 * The gate is :math:`G_i = \mathrm{softmax}_i(Q K_i^\top)` over the two adapters, entry by entry, so each of its rows
   sums over N tokens: the result is divided by N (`normalization` has other readings). It is added to the residual
@@ -48,32 +48,32 @@ _CHOICES = {
     "initialization": ("zero", "layer-scale"),
     "prediction": ("logits", "probabilities"),
 }
-# what a fusion adds at first, with a LayerScale: as in CaiT from 24 blocks on
+# the initial LayerScale of a fusion, as in CaiT with 24 blocks or more
 _LAYER_SCALE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What is added to a frozen network.
+    """The weights added to a frozen network.
 
     Args:
         tuning: `tora`, or a baseline of the paper: `single`, one adapter after every block with one new head, or
             `head`, two new heads and nothing else. The third baseline, AdapterFusion, is `gate="per-token"`.
         reduction: The width of a token divided by that of an adapter.
         gate: `token-to-token` weights per pair of tokens, or `per-token` weights.
-        softmax: Over what the gate's weights sum to one: the adapters (`adapter`), each adapter's tokens (`token`), or
+        softmax: What the gate's weights sum to one over: the adapters (`adapter`), each adapter's tokens (`token`), or
             both (`joint`).
         normalization: What a gate over adapters, whose rows sum to the number N of tokens, is divided by: N (`mean`),
             its root (`sqrt`), each adapter's row by its sum (`rows`), or N and a learned factor per head (`learned`).
         recursion: How the adapters' tokens follow from those of the block before: `block` adds the change of the class
-            token in the block, `fusion` what the fusion makes of the class token, `literal` nothing, as the formula of
-            the slides; then nothing of the image reaches the heads.
+            token in the block, `fusion` the output of the fusion at the class token, `literal` nothing, as the formula
+            of the slides, with which no information about the image reaches the heads.
         residual: Whether the fusion is added to the residual stream, or replaces it; then V starts as the identity,
-            and only a gate per token leaves the function of the frozen network as it was.
-        initialization: How a fusion that is added starts at nothing: with V at zero (`zero`), or with a learned factor
-            per channel that starts at 1e-5 (`layer-scale`).
-        prediction: What the joint output is the mean of: the heads' `logits`, or their `probabilities`, whose
-            logarithm it then is.
+            and only a gate per token preserves the function of the frozen network.
+        initialization: How a fusion with `residual` starts near zero: with V = 0 (`zero`), or with a learned factor per
+            channel of 1e-5 (`layer-scale`).
+        prediction: The joint output: the mean of the heads' `logits`, or the logarithm of the mean of their
+            `probabilities`.
         head: The model's output: `joint`, the mean of the new heads, or one head: `acc`, `rob`, or `kept`, that of
             the frozen network.
     """
@@ -99,14 +99,14 @@ class Tuning:
         if not isinstance(self.residual, bool):
             raise UsageError(f"Tuning.residual is true or false, got {self.residual!r:.80}. Write one of them.")
         if self.gate == "per-token" and self.softmax != "adapter":
-            raise UsageError(f"a gate per token weighs adapters only, got softmax={self.softmax!r}. Leave it out.")
+            raise UsageError(f"a gate per token weights adapters only, got softmax={self.softmax!r}. Leave it out.")
         if self.normalization != "mean" and (self.gate, self.softmax) != ("token-to-token", "adapter"):
             raise UsageError(
                 f"normalization={self.normalization!r} is for a gate=token-to-token with softmax=adapter: the rows of "
                 "the others sum to one. Leave it out."
             )
         if not self.residual and self.initialization != "zero":
-            raise UsageError("without a residual a fusion cannot start at nothing. Leave the initialization out.")
+            raise UsageError("without a residual a fusion cannot start at zero. Leave the initialization out.")
         heads = ("joint", *self.names, "kept")
         if self.head not in heads:
             raise unknown_name_error("head", f"{self.head!s:.80}", heads)
@@ -144,7 +144,7 @@ class GatedFusion(nn.Module):
         self.q = nn.Linear(dim, dim)
         self.k = nn.Linear(dim, dim)
         self.v = nn.Linear(dim, dim)
-        self.gates = nn.Identity()  # an identity that passes the gate's weights, for hooks
+        self.gates = nn.Identity()  # gets the gate's weights, for hooks
         self.factor = nn.Parameter(torch.ones(heads, 1, 1)) if tuning.normalization == "learned" else None
         scaled = tuning.initialization == "layer-scale"
         self.layer_scale = nn.Parameter(torch.full((dim,), _LAYER_SCALE)) if scaled else None
@@ -195,12 +195,12 @@ class GatedFusion(nn.Module):
 
 
 def _mean_by(weights_BHNN: Tensor, v_BHNd: Tensor) -> Tensor:
-    """The mean of the values by weights that need not sum to one, and may all round to zero."""
+    """The weighted mean of the values; the weights need not sum to one, and may all round to zero."""
     return weights_BHNN @ v_BHNd / weights_BHNN.sum(-1, keepdim=True).clamp_min(1e-6)
 
 
 class FusionStep(nn.Module):
-    """What follows a block: each adapter with its own token, and the fusion of their outputs."""
+    """The layers after a block: each adapter with its own token, and the fusion of their outputs."""
 
     def __init__(self, adapters: Mapping[str, nn.Module], fusion: nn.Module, tuning: Tuning) -> None:
         super().__init__()
@@ -229,9 +229,7 @@ class AdaptedViT(nn.Module):
         self.backbone = backbone.requires_grad_(False)
         width = dim // tuning.reduction
         if width < 1:
-            raise UsageError(
-                f"a reduction by {tuning.reduction} leaves nothing of {dim} numbers. Choose a smaller one."
-            )
+            raise UsageError(f"a reduction by {tuning.reduction} leaves no channels of {dim}. Choose a smaller one.")
         self.heads = nn.ModuleDict({name: _head(backbone, num_classes) for name in tuning.names})
         adapted = tuning.names if tuning.tuning != "head" else ()
         self.tokens = nn.ParameterDict({name: nn.Parameter(_class_token(backbone)) for name in adapted})
@@ -241,10 +239,10 @@ class AdaptedViT(nn.Module):
         fused = depth if tuning.tuning == "tora" else 0
         heads = backbone.blocks[0].attn.num_heads
         self.fusions = nn.ModuleList(GatedFusion(dim, heads, tuning) for _ in range(fused))
-        # the same modules grouped by block, to be compiled together; a plain list, so that weights are registered once
+        # the same modules grouped by block, for compilation; a plain list, so that weights are registered once
         self.fused = [
-            FusionStep({name: self.adapters[name][at] for name in adapted}, fusion, tuning)  # type: ignore[index]
-            for at, fusion in enumerate(self.fusions)
+            FusionStep({name: self.adapters[name][number] for name in adapted}, fusion, tuning)  # type: ignore[index]
+            for number, fusion in enumerate(self.fusions)
         ]
         self.num_classes = num_classes
         self.pretrained_cfg = {"classifier": (*(f"heads.{name}" for name in tuning.names), "backbone.head")}
@@ -261,7 +259,7 @@ class AdaptedViT(nn.Module):
                         yield from [part] if isinstance(part, nn.Parameter) else part.parameters()
 
     def train(self, mode: bool = True) -> "AdaptedViT":
-        """The frozen network stays in evaluation mode, without dropout."""
+        """Set the mode of all but the frozen network, which stays in evaluation mode, without dropout."""
         super().train(mode)
         self.backbone.eval()
         return self
@@ -287,8 +285,8 @@ class AdaptedViT(nn.Module):
             z_BND = torch.cat([tokens["acc"], z_BND[:, 1:]], 1)
         if self.fused and _needs_gradient(x, self):
             z_BND, tokens = _with_gradient(z_BND), {name: _with_gradient(token) for name, token in tokens.items()}
-        for at, block in enumerate(net.blocks):
-            z_BND, tokens = self._after(at, z_BND, block(z_BND), tokens)
+        for number, block in enumerate(net.blocks):
+            z_BND, tokens = self._after(number, z_BND, block(z_BND), tokens)
         z_BND = net.norm(z_BND)
         final = {name: net.norm(token)[:, 0] for name, token in tokens.items()} if self.fusions else {}
         logits = {
@@ -304,14 +302,14 @@ class AdaptedViT(nn.Module):
         return normed_BD
 
     def _after(
-        self, at: int, before_BND: Tensor, z_BND: Tensor, tokens: dict[str, Tensor]
+        self, number: int, before_BND: Tensor, z_BND: Tensor, tokens: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The residual stream for the next block and the adapters' tokens, after block number `at`."""
+        """The residual stream for the next block and the adapters' tokens, after block `number`."""
         if not self.adapters:
             return z_BND, tokens
         if not self.fusions:
-            return self.adapters["acc"][at](z_BND), tokens  # type: ignore[index]
-        result: tuple[Tensor, dict[str, Tensor]] = self.fused[at](before_BND, z_BND, tokens)
+            return self.adapters["acc"][number](z_BND), tokens  # type: ignore[index]
+        result: tuple[Tensor, dict[str, Tensor]] = self.fused[number](before_BND, z_BND, tokens)
         return result
 
 
@@ -345,19 +343,19 @@ def _class_token(backbone: "VisionTransformer") -> Tensor:
 
 
 def _needs_gradient(x: Tensor, net: AdaptedViT) -> bool:
-    """Whether a gradient is computed; irrelevant where the network is compiled as a whole."""
+    """Whether a gradient is computed; False if the network is compiled as a whole."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
     return x.requires_grad or any(weight.requires_grad for weight in net.parts(*NAMES, "fusion"))
 
 
 def _with_gradient(x: Tensor) -> Tensor:
-    """Contiguous and with a gradient, as the inputs of later blocks: blocks would be recompiled for others."""
+    """Contiguous and with a gradient, as the inputs of later blocks are, so that blocks are not recompiled."""
     return x.contiguous() if x.requires_grad else x.detach().contiguous().requires_grad_()
 
 
 def _head(backbone: "VisionTransformer", num_classes: int) -> nn.Linear:
-    """A new head with the old one's function; for a distilled network, the mean of both on two concatenated tokens."""
+    """A copy of the old head; for a distilled network, the mean of both heads on two concatenated tokens."""
     old = [backbone.head, *([backbone.head_dist] if hasattr(backbone, "head_dist") else [])]
     head = nn.Linear(len(old) * backbone.embed_dim, num_classes)
     if all(isinstance(one, nn.Linear) and one.out_features == num_classes for one in old):

@@ -1,4 +1,4 @@
-"""Weights in files: our safetensors with the model's spec in the header, and the files of others."""
+"""Weights in files: Vitadel's safetensors with the model's spec in the header, and files of other libraries."""
 
 import argparse
 import hashlib
@@ -15,23 +15,24 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from vitadel.core.device import refuse_meta
 from vitadel.core.errors import UsageError, short_reason
 from vitadel.core.files import refuse_special
 
-# where training scripts put the weights inside a .pth, averaged ones first: they are what papers report
+# the keys of weights in a .pth of training scripts; averaged weights first, because papers report those
 _CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_dict", "model", "net", "weights")
 
 # counters that torch.optim.swa_utils.AveragedModel keeps with the weights
 _COUNTERS = ("n_averaged",)
-# containers lie in one another two or three deep; a pickle can hold one that contains itself
+# containers are nested two or three levels deep; one in a pickle can contain itself
 _MOST_CONTAINERS = 8
 # the header's key for a hash of the tensors and of the rest of the header
 _HASH = "vitadel.sha256"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """Write one safetensors file; `about` goes into its header, with a hash of all by which damage is detected."""
-    _refuse_meta(tensors)
+    """Write one safetensors file; `about` goes into its header, with a hash that detects damage."""
+    refuse_meta("weights", *tensors.values())
     # copies, because safetensors refuses tensors that share memory
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     try:
@@ -51,8 +52,8 @@ def _hash(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
 
 
 def weights_sha256(tensors: Mapping[str, Tensor]) -> str:
-    """A hash of names and values: equal exactly if the weights are."""
-    _refuse_meta(tensors)
+    """A hash of the names and values of weights."""
+    refuse_meta("weights", *tensors.values())
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
@@ -61,33 +62,33 @@ def weights_sha256(tensors: Mapping[str, Tensor]) -> str:
 
 
 def _bytes(value: Tensor) -> bytes:
-    """The values in order; copied, because a tensor of one value may have a stride that forbids a view of its bytes."""
+    """The bytes of the values; copied, because a tensor of one value may have a stride that does not allow a view."""
     plain = value.flatten().clone(memory_format=torch.contiguous_format)
     return plain.view(torch.uint8).numpy().tobytes()
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the header that `write_tensors` wrote, checked against the hash, or any other safetensors file.
+    """The tensors and the header of a file of `write_tensors`, checked against its hash, or of any safetensors file.
 
     Raises:
         UsageError: If the file cannot be read, or is damaged.
     """
     with _refusing(path, "a safetensors file"), safetensors.safe_open(path, "pt") as file:
         tensors, about = {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-    written = about.pop(_HASH, None)  # files of others, and of earlier versions, have none
+    written = about.pop(_HASH, None)  # files of other libraries and of earlier versions have none
     if written is not None and written != _hash(tensors, about):
         raise UsageError(f"{path} is damaged: its content does not match the hash in its header. Use an intact file.")
     return tensors, about
 
 
 def read_external_weights(path: Path) -> dict[str, Tensor]:
-    """The weights in a file of other libraries, in any known container; code in the file is never run."""
+    """The weights in a file of other libraries, in any known container; code in the file is not executed."""
     if path.suffix == ".safetensors":
         return read_tensors(path)[0]
     # argparse.Namespace is harmless and in half of all published checkpoints
     harmless = torch.serialization.safe_globals([argparse.Namespace])
     with _refusing(path, "a torch file"), harmless, warnings.catch_warnings():
-        # an unusual pickle protocol is either read or refused below, and torch warns of it in several lines
+        # torch warns of an unusual pickle protocol, which is either read or refused below
         warnings.simplefilter("ignore")
         content = torch.load(path, map_location="cpu", weights_only=True)
     tensors = _weights_in(content)
@@ -98,7 +99,7 @@ def read_external_weights(path: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def _refusing(path: Path, kind: str) -> Iterator[None]:
-    """What cannot be read inside is a UsageError; pipes, devices and folders are not opened."""
+    """Context manager: errors of reading become a UsageError; pipes, devices and folders are refused."""
     refuse_special(path)
     if os.path.isdir(path):
         raise UsageError(f"{path} is a folder. Give the path of a file with weights.")
@@ -117,20 +118,15 @@ def _refusing(path: Path, kind: str) -> Iterator[None]:
         raise UsageError(f"{path} is truncated or not {kind} ({short_reason(error)}). Use an intact file.") from error
 
 
-def _refuse_meta(tensors: Mapping[str, Tensor]) -> None:
-    if any(tensor.is_meta for tensor in tensors.values()):
-        raise UsageError("the weights are on the meta device and have no values. Make them outside of it.")
-
-
 def _weights_in(content: object, depth: int = 0) -> dict[str, Tensor]:
-    """The weights in the innermost container that has any, else those at this level; {} without any."""
+    """The weights in the innermost container that has any, else at this level; {} if there are none."""
     if not isinstance(content, dict) or depth > _MOST_CONTAINERS:
         return {}
     for name in _CONTAINERS:
         if inner := _weights_in(content.get(name), depth + 1):
             return inner
     here = {key: value for key, value in content.items() if _is_weight(key, value)}
-    return here if any(value.ndim for value in here.values()) else {}  # numbers alone are settings, such as a decay
+    return here if any(value.ndim for value in here.values()) else {}  # scalars only are settings, such as a decay
 
 
 def _is_weight(key: object, value: object) -> bool:
@@ -141,7 +137,7 @@ def _is_weight(key: object, value: object) -> bool:
 
 
 def strip_prefix(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:
-    """Drop the prefix of wrappers (`module.`, `model.`, ...): the one that makes most names known."""
+    """Remove the prefix of wrappers (`module.`, `model.`, ...): the one after which most names are known."""
     known, hits = set(wanted), Counter({"": 0})
     for key in state:
         parts = key.split(".")

@@ -41,8 +41,8 @@ class WideResNet(nn.Module):
     WRN-70-16 266.80 M (tests/unit/models/test_models_wide_resnet.py).
 
     Args:
-        depth: How many convolutions it has, projection shortcuts included.
-        width: How many times as wide as 16, 32 and 64 channels its groups are.
+        depth: The number of convolutions, including projection shortcuts.
+        width: The factor by which its groups are wider than 16, 32 and 64 channels.
         num_classes: Outputs of its head.
         act_layer: The activation, a name of `ACTIVATIONS`.
     """

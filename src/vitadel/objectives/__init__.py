@@ -4,9 +4,8 @@ from vitadel.objectives.adversarial import Adversarial, AdversarialObjective
 from vitadel.objectives.ard_prm import ARDPRM
 from vitadel.objectives.attention_scaling import AttentionScaling, Scope
 from vitadel.objectives.awp import AWP
-from vitadel.objectives.base import Examples, LossOutput, Objective, WrappedObjective
+from vitadel.objectives.base import Examples, LossOutput, Objective, ScheduleUnit, TrainingTime, WrappedObjective
 from vitadel.objectives.mart import MART
-from vitadel.objectives.schedule import ScheduleUnit, TrainingTime
 from vitadel.objectives.standard import Standard
 from vitadel.objectives.tora import Order, Output, TORATraining
 from vitadel.objectives.trades import TRADES

@@ -1,4 +1,4 @@
-"""Adversarial training, and what all objectives with an attack share."""
+"""Adversarial training, and the base class of all objectives with an attack."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Self
@@ -14,14 +14,15 @@ from vitadel.objectives.base import (
     Examples,
     LossOutput,
     Objective,
+    ScheduleUnit,
     Smoothing,
+    TrainingTime,
     batch_accuracy,
     hard_labels,
     soft_targets,
     unwrapped,
 )
-from vitadel.objectives.schedule import ScheduleUnit, TrainingTime
-from vitadel.threats import Threat, with_eps
+from vitadel.threats import Threat
 
 WarmUp = Annotated[float, Range(ge=0, le=1, hint="It is a share of training, such as 10/110 for 10 of 110 epochs.")]
 
@@ -30,12 +31,12 @@ WarmUp = Annotated[float, Range(ge=0, le=1, hint="It is a share of training, suc
 class AdversarialObjective(Objective):
     """An objective with an attack: the inner maximization, with frozen weights and the model in evaluation mode.
 
-    Small ViTs stay at chance level if they meet the full radius untrained, so radius, step size and number of steps
-    can be warmed up, each on its own.
+    Small ViTs do not learn if adversarial training starts at the full radius, so radius, step size and number of steps
+    each have a warm-up.
 
     Args:
-        attack: Makes the adversarial examples; with None the images stay clean.
-        threat: The set they lie in.
+        attack: Makes the adversarial examples; None for clean images.
+        threat: The threat model.
         smoothing: Label smoothing of the cross-entropy.
         eps_warmup: The share of training over which the radius grows from 0.
         step_warmup: The same for the step size of the attack.
@@ -82,12 +83,12 @@ class AdversarialObjective(Objective):
         if steps < 1:
             changed["steps"] = max(1, round(getattr(self.attack, "steps") * steps))  # noqa: B009
         attack = replace(self.attack, **changed) if changed else self.attack  # type: ignore[type-var]
-        return replace(self, attack=attack, threat=with_eps(self.threat, self.threat.eps * eps))
+        return replace(self, attack=attack, threat=self.threat.with_eps(self.threat.eps * eps))
 
     def adversarial_examples(
         self, model: nn.Module, x: Tensor, goal: Goal, seed: int, index_B: Tensor | None
     ) -> Tensor:
-        """The attack's images for `goal`; each process attacks its own, since no weight gradients are made."""
+        """The attack's images for `goal`; each process attacks its own images, without communication."""
         if self.attack is None:
             return x
         return self.attack.craft(unwrapped(model), x, goal, self.threat, seed=seed, index_B=index_B)
@@ -95,7 +96,7 @@ class AdversarialObjective(Objective):
     def untargeted_examples(
         self, model: nn.Module, x: Tensor, y: Tensor, seed: int, index_B: Tensor | None
     ) -> Examples:
-        """The batch with adversarial examples away from its labels; of soft targets, from the most probable class."""
+        """The batch with untargeted adversarial examples; of soft targets, the most probable class is the label."""
         goal = Untargeted(hard_labels(y)) if self.attack is None else as_goal(hard_labels(y), self.attack.goal_loss)
         x_adv = self.adversarial_examples(model, x, goal, seed, index_B)
         return Examples(x, y, x_adv)

@@ -1,4 +1,4 @@
-r"""ARD and PRM: attacks of training that see less of a Vision Transformer's attention and patches at first.
+r"""ARD and PRM: warm-up of the attack in adversarial training, by dropped attention gradients and masked patches.
 
 Mo et al. (NeurIPS 2022, "When Adversarial Training Meets Vision Transformers: Recipes from Training to Architecture"),
 read with their code, github.com/mo666666/When-Adversarial-Training-Meets-Vision-Transformers, train_cifar.py.
@@ -40,8 +40,7 @@ from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.models import Taps, family_of
 from vitadel.models.taps import Edit
 from vitadel.objectives.adversarial import AdversarialObjective
-from vitadel.objectives.base import Examples, Objective, WrappedObjective, unwrapped
-from vitadel.objectives.schedule import TrainingTime
+from vitadel.objectives.base import Examples, Objective, TrainingTime, WrappedObjective, unwrapped
 from vitadel.objectives.tora import TORATraining
 
 # streams of the seed of an update, and of the random start of its attack
@@ -52,15 +51,16 @@ _ARD, _PRM = 11, 12
 class ARDPRM(WrappedObjective):
     r"""Attention random dropping and perturbation random masking around an objective with an attack (Mo et al. 2022).
 
-    For the first `warmup_epochs` epochs the attack is weaker: a share :math:`1 - t / n_w` of the attentions passes no
-    gradient back (ARD), and the perturbation of as many patches is set to 0 before each of its steps (PRM). Both are
-    drawn anew at every step and for every image. After that, and without a training time (`at`), it is `inner`.
+    For the first `warmup_epochs` epochs the attack is weaker: a share :math:`1 - t / n_w` of the attention layers
+    passes no gradient back (ARD), and the perturbation of the same share of patches is set to 0 before each of its
+    steps (PRM). Both are random for every step and every image. After that, and without a training time (`at`), it is
+    `inner`.
 
     Args:
         inner: Adversarial training, TRADES or MART with PGD that returns the last iterate.
         ard: Attention random dropping.
         prm: Perturbation random masking.
-        warmup_epochs: :math:`n_w`, the epochs after which nothing is dropped and masked any more.
+        warmup_epochs: :math:`n_w`, the epochs after which nothing is dropped or masked.
 
     Example:
         >>> attack = PGD(steps=10, step_size=2 / 255, keep_best=False)
@@ -90,7 +90,7 @@ class ARDPRM(WrappedObjective):
             )
 
     def kept_share(self, time: TrainingTime) -> float:
-        """The share of attentions that pass gradients back, and of patches whose perturbation is kept."""
+        """The share of attention layers that pass gradients back, and of patches whose perturbation is kept."""
         return min(1.0, time.epoch / self.warmup_epochs)
 
     def prepare_model(self, model: nn.Module) -> None:
@@ -145,7 +145,7 @@ class _WarmUp(WrappedObjective):
 
 @contextmanager
 def dropped_attention_gradients(taps: Taps, streams: RandomStreams, kept: float) -> Iterator[None]:
-    """Inside, every attention of an image passes gradients back with probability `kept`, drawn at every pass.
+    """Context manager: every attention layer passes the gradient of an image back with probability `kept` per pass.
 
     Outputs do not change, and neither do gradients along the residual stream.
 
@@ -161,7 +161,7 @@ def dropped_attention_gradients(taps: Taps, streams: RandomStreams, kept: float)
 
 
 def _gradient_dropping(streams: RandomStreams, kept: float) -> Edit:
-    """Returns its argument, whose gradient will be 0 for the images that are drawn."""
+    """An edit that returns its argument, and sets the gradient of randomly chosen images to 0."""
     passes = itertools.count()
 
     def edit(value: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class _MaskedPGD(PGD):
 def patch_mask(streams: RandomStreams, size: torch.Size, patch_size: int, kept: float) -> Tensor:
     """[B, 1, H, W] true where the perturbation is kept: all but int(N (1 - kept)) of the N patches of each image."""
     rows, columns = (side // patch_size for side in size)
-    # a share such as 1 - 0.9 of 10 patches must not be cut to 0 by a rounding error
+    # 1 - 0.9 of 10 patches is 1, not 0, in spite of rounding errors
     masked = int((rows * columns) * (1 - kept) + 1e-6)
     rank_BN = streams.uniform(rows * columns).argsort(1).argsort(1)
     keep = (rank_BN >= masked).view(-1, 1, rows, columns)
@@ -206,7 +206,7 @@ def patch_mask(streams: RandomStreams, size: torch.Size, patch_size: int, kept: 
 
 
 def _local(model: nn.Module) -> Any:
-    """The model with its taps and its network."""
+    """The model itself, without wrappers."""
     local: Any = unwrapped(model)
     local = local.model if isinstance(local, RescaledModel) else local
     if not hasattr(local, "taps"):

@@ -1,4 +1,4 @@
-r"""AAS-AT: training with factors on the scores of every attention, searched again every few epochs.
+r"""AAS-AT: training with factors on the scores of every attention layer, searched again every few epochs.
 
 Jain & Dutta (CVPR 2024, "Towards Understanding and Improving Adversarial Robustness of Vision Transformers"), section
 5. The algorithm is in a supplement that is not available, and there is no public code: this is a reconstruction.
@@ -6,9 +6,10 @@ Jain & Dutta (CVPR 2024, "Towards Understanding and Improving Adversarial Robust
 ==============================================  =======================================================================
 the paper                                       here
 ==============================================  =======================================================================
-AAS every :math:`\lambda` epochs; 5 to 40 work  ``period``; epochs ``period``, ``2 period``, ... counted from 0, never
-                                                the first and not the last, after which nothing would train; a period
-                                                as long as the training is one search, at its end (Figure 5: 110)
+AAS every :math:`\lambda` epochs; 5 to 40 work  ``period``; epochs ``period``, ``2 period``, ... counted from 0, not in
+                                                the first epoch, nor in the last, after which the weights would not be
+                                                trained any more; a period as long as the training is one search, at
+                                                its end (Figure 5: 110)
 "perturb the scaling factors", else train       a search epoch uses its batches for the factors, and the weights stay;
                                                 with ``batches`` only its first ones
 :math:`S' = \mathrm{clamp}(S + \delta)`         the reference is the network without factors, as in `Scaling.paper`:
@@ -26,7 +27,7 @@ the old factors are replaced (line 17)          they are part of the model, save
 The literal form is ``replace(Scaling.literal(), batches=1, batch_size=64)``, or on the command line
 ``--set objective.scaling=aas-literal:batches=1,batch_size=64``.
 
-Shape letters: B images, M attentions and, if there is one, the factor of the logits, C candidates.
+Shape letters: B images, M attention layers and, if there is one, the factor of the logits, C candidates.
 """
 
 import enum
@@ -37,17 +38,26 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from vitadel.attacks import Scaling
-from vitadel.attacks.attention_scaling.factor_search import Factors, maximize_factors
+from vitadel.attacks.attention_scaling.config import Factors
+from vitadel.attacks.attention_scaling.factor_search import maximize_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
+from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.core.rng import fold_seed
 from vitadel.models import Model, attention_scales
-from vitadel.objectives.base import Examples, LossOutput, Objective, WrappedObjective, hard_labels, unwrapped
-from vitadel.objectives.schedule import TrainingTime
+from vitadel.objectives.base import (
+    Examples,
+    LossOutput,
+    Objective,
+    TrainingTime,
+    WrappedObjective,
+    hard_labels,
+    unwrapped,
+)
 
 _NOT_PREPARED = "the trainer calls `prepare_model` first"
 
@@ -61,15 +71,15 @@ class Scope(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AttentionScaling(WrappedObjective):
-    """AAS-AT around any objective: some epochs search for factors on the attention, the others train `inner`.
+    """AAS-AT around any objective: some epochs search for attention scaling factors, the others train `inner`.
 
     Args:
         inner: The objective that trains the weights.
         period: Epochs from one search to the next.
         scope: What uses the factors.
-        scaling: How they are searched; `batch` images give a candidate, from `batches` starts. The search needs no
-            labels and no attack, so its settings for trial attacks have no effect.
-        batches: How many updates of a search epoch are used for the search; with null all.
+        scaling: How they are searched: every batch of `batch_size` images gives a candidate, from `batches` random
+            starts. The search uses no attack, so the settings of trial attacks have no effect.
+        batches: The number of updates of a search epoch used for the search; null for all.
     """
 
     inner: Objective
@@ -89,7 +99,7 @@ class AttentionScaling(WrappedObjective):
             )
 
     def prepare_model(self, model: nn.Module) -> None:
-        """Factors of 1 to begin with, or those that the model has already."""
+        """Set initial factors of 1, unless the model has factors."""
         net = _model(model).net
         if attention_scales.buffer(net, self._buffer) is None:
             attention_scales.set_factors(net, self._buffer, 1.0)
@@ -119,7 +129,7 @@ class AttentionScaling(WrappedObjective):
 
     @property
     def passes(self) -> float:
-        """The mean over a period; with `batches`, whose share of an epoch depends on the data, that of `inner`."""
+        """The mean over a period; with `batches`, whose cost depends on the length of an epoch, that of `inner`."""
         if self.batches is not None:
             return self.inner.passes
         return ((self.period - 1) * self.inner.passes + search_passes(self.scaling)) / self.period
@@ -130,11 +140,11 @@ class AttentionScaling(WrappedObjective):
 
 
 def search_passes(scaling: Scaling) -> float:
-    """Cost of a search per image, in forward passes: per start a reference, start and end, and a step is two."""
+    """Cost of a search per image, in forward passes: per start the reference, both end points, and 2 per step."""
     if scaling.grid:
         return 2.0 * len(scaling.grid)
-    decade = 1.0 if scaling.start == "decades" else 0.0
-    return scaling.batches * (3.0 + decade + 2.0 * scaling.steps)
+    start = 1.0 if scaling.start == "decades" else 0.0
+    return scaling.batches * (3.0 + start + 2.0 * scaling.steps)
 
 
 def _model(model: nn.Module) -> Model:
@@ -148,7 +158,7 @@ def _model(model: nn.Module) -> Model:
 
 
 def _buffers(net: nn.Module, name: str) -> list[Tensor]:
-    """The buffer with the factors of the attentions, and that of the logits if there is one."""
+    """The buffer with the factors of the attention layers, and that of the logits if there is one."""
     factors_M = attention_scales.buffer(net, name)
     assert factors_M is not None, _NOT_PREPARED
     logits = attention_scales.buffer(net, attention_scales.LOGITS[name])
@@ -175,7 +185,7 @@ class _AttackedRescaled(WrappedObjective):
 
 @dataclass(frozen=True, slots=True)
 class _SearchImages(Examples):
-    """A batch, and what its random numbers depend on."""
+    """A batch with its seed and the indices of its images."""
 
     seed: int
     index_B: Tensor
@@ -205,15 +215,15 @@ class _FactorSearch(Objective):
 
     def _candidate(self, model: Model, images: _SearchImages) -> Tensor:
         """[2 + M]: score, distance and factors of the best candidate of the batch, the same for all ranks."""
-        # a candidate that is measured from the one before it cannot be searched in parallel
-        rank, world_size = (0, 1) if self._drifts else _rank_and_world()
+        # with a drifting reference, each candidate depends on the one before, so ranks cannot search in parallel
+        ranks = Ranks() if self._drifts else Ranks.current()
         size, device = self.scaling.batch_size, images.x.device
         reference = _factors(model.net, self.buffer)
         candidates = [self._row(-math.inf, replace(reference, objective=0.0), device)]
-        for begin in range(rank * size, len(images.x), world_size * size):
+        for begin in range(ranks.rank * size, len(images.x), ranks.world_size * size):
             part = slice(begin, begin + size)
             x, y = images.x[part], hard_labels(images.y[part])
-            # by the first image, so that a batch in parts has the same starts
+            # seeded by the first image, so that a batch divided among ranks has the same starts
             seed, scaling = fold_seed(images.seed, int(images.index_B[begin])), replace(self.scaling, batch_size=len(x))
             with _without_factors(_buffers(model.net, self.buffer)):
                 best = maximize_factors(model, x, y, scaling, reference=reference, seed=seed).best
@@ -222,7 +232,7 @@ class _FactorSearch(Objective):
                 score = float(begin) if self.scaling.keep == "last" else best.objective
                 candidates.append(self._row(score, best, device))
                 reference = best
-        return _best(_gathered(_best(torch.stack(candidates))))
+        return _best(Ranks.current().gather(_best(torch.stack(candidates))))
 
     @property
     def _drifts(self) -> bool:
@@ -233,7 +243,7 @@ class _FactorSearch(Objective):
         return torch.tensor([score, factors.objective or 0.0, *factors.attentions, *logits], device=device)
 
     def _keep(self, net: nn.Module, candidate: Tensor) -> tuple[Tensor, Tensor]:
-        """Distance and factors that are kept from now on; the record says which epoch they are of."""
+        """Keep the candidate if it is better; returns the distance and the factors kept. The record has their epoch."""
         record = attention_scales.buffer(net, attention_scales.SEARCH_RECORD)
         assert record is not None, _NOT_PREPARED
         score, value, factors_M = candidate[0], candidate[1], candidate[2:]
@@ -255,7 +265,7 @@ def _best(candidates_CM: Tensor) -> Tensor:
 
 @contextmanager
 def _without_factors(buffers: Sequence[Tensor]) -> Iterator[None]:
-    """Sets the current factors to 1 for a while."""
+    """Context manager: inside, the current factors are 1."""
     before = [factors.clone() for factors in buffers]
     for factors in buffers:
         factors.fill_(1.0)
@@ -266,23 +276,8 @@ def _without_factors(buffers: Sequence[Tensor]) -> Iterator[None]:
             factors.copy_(value)
 
 
-def _rank_and_world() -> tuple[int, int]:
-    if not distributed.is_initialized():
-        return 0, 1
-    return distributed.get_rank(), distributed.get_world_size()
-
-
-def _gathered(value: Tensor) -> Tensor:
-    """The tensors of all ranks, stacked."""
-    _, world_size = _rank_and_world()
-    if world_size == 1:
-        return value[None]
-    every = [torch.empty_like(value) for _ in range(world_size)]
-    distributed.all_gather(every, value.contiguous())
-    return torch.stack(every)
-
-
 def _of_all_ranks(images: _SearchImages) -> _SearchImages:
-    """The whole batch in the order of one process; every rank holds every world-th image of it."""
-    x, y, index_B = (_gathered(part).transpose(0, 1).flatten(0, 1) for part in (images.x, images.y, images.index_B))
+    """The whole batch in the order of one process; every rank holds every `world_size`-th image of it."""
+    tensors = [Ranks.current().gather(local) for local in (images.x, images.y, images.index_B)]
+    x, y, index_B = (gathered.transpose(0, 1).flatten(0, 1) for gathered in tensors)
     return _SearchImages(x, y, x, images.seed, index_B)

@@ -1,18 +1,18 @@
 """AWP: the loss at adversarially perturbed weights."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import nn
 
+from vitadel.core.buffers import restored_buffers
+from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, check_ranges
 from vitadel.objectives.attention_scaling import AttentionScaling
-from vitadel.objectives.base import Examples, LossOutput, Objective, WrappedObjective, unwrapped
-from vitadel.objectives.schedule import TrainingTime
+from vitadel.objectives.base import Examples, LossOutput, Objective, TrainingTime, WrappedObjective, unwrapped
 
 _TINY = 1e-20
 
@@ -23,17 +23,17 @@ class AWP(WrappedObjective):
 
     .. math:: v = \gamma \lVert w \rVert \, g / \lVert g \rVert
 
-    The loss is taken at :math:`w + v`, per weight matrix, with :math:`g` its gradient on the same examples; what is
-    updated is :math:`w`. Only tensors named ``weight`` with two dimensions or more are perturbed: norms, biases, class
-    token and position embeddings are not. The attack runs once, and running statistics count the batch once.
+    The loss is evaluated at :math:`w + v`, per weight matrix, with :math:`g` its gradient on the same examples; the
+    update is applied to :math:`w`. Only tensors named ``weight`` with two dimensions or more are perturbed: norms,
+    biases, class token and position embeddings are not. The attack runs once, and running statistics are updated once.
 
     The authors' code restores :math:`w` after the optimizer's update, this one before it: the two differ by the weight
     decay of :math:`v`, a part in a million.
 
     Args:
-        inner: The objective whose loss is taken.
+        inner: The objective whose loss is evaluated.
         gamma: The size of the perturbation relative to the weights.
-        start: The epoch from which on weights are perturbed.
+        start: The first epoch in which weights are perturbed.
     """
 
     inner: Objective
@@ -73,10 +73,11 @@ class AWP(WrappedObjective):
 
 
 def _perturb_weights(model: nn.Module, loss: Callable[[nn.Module], LossOutput], gamma: float) -> Callable[[], None]:
-    """Move the weights along the gradient of the loss; returns what restores them."""
-    with _same_buffers(model):
+    """Move the weights along the gradient of the loss; returns a function that restores them."""
+    # running statistics count the batch once, at the perturbed weights
+    with restored_buffers(model):
         output = loss(model)
-        # after the loss, which may exclude some of the weights
+        # computed after the loss, which may freeze some of the weights
         weights = [
             parameter
             for name, parameter in model.named_parameters()
@@ -86,13 +87,15 @@ def _perturb_weights(model: nn.Module, loss: Callable[[nn.Module], LossOutput], 
             grads = torch.autograd.grad(output.loss, weights, allow_unused=True)
         finally:
             output.undo()
-    shared = [None if grad is None else _mean_over_ranks(grad) for grad in grads]
+    # the same on all processes, as one process with the whole batch would have it
+    ranks = Ranks.current()
+    shared = [None if grad is None else ranks.mean(grad) for grad in grads]
     before = [weight.detach().clone() for weight in weights]
     with torch.no_grad():
         for weight, grad in zip(weights, shared, strict=True):
             if grad is not None:
                 weight.add_(grad * (gamma * weight.norm() / (grad.norm() + _TINY)))
-    # autocast caches the weights it has rounded, and would use those from before the perturbation
+    # autocast has cached rounded copies of the weights before the perturbation
     torch.clear_autocast_cache()
 
     @torch.no_grad()
@@ -101,24 +104,3 @@ def _perturb_weights(model: nn.Module, loss: Callable[[nn.Module], LossOutput], 
             weight.copy_(old)
 
     return restore
-
-
-def _mean_over_ranks(grad: Tensor) -> Tensor:
-    """The same on all processes, as one process with the whole batch would have it."""
-    if not distributed.is_initialized():
-        return grad
-    grad = grad.contiguous()
-    distributed.all_reduce(grad)
-    return grad / distributed.get_world_size()
-
-
-@contextmanager
-def _same_buffers(model: nn.Module) -> Iterator[None]:
-    """Restores running statistics: the batch is counted once, at the perturbed weights."""
-    before = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for buffer, old in before:
-                buffer.copy_(old)

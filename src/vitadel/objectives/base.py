@@ -1,8 +1,10 @@
-"""The contract of objectives: what one takes, what it returns, and what its loss needs of targets and logits.
+"""The interface of objectives, the time that their schedules depend on, and helpers for targets and logits.
 
 Shape letters: B images, K classes.
 """
 
+import enum
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,10 +15,47 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vitadel.core.numeric import Range
-from vitadel.objectives.schedule import TrainingTime
 
-# label smoothing, of which something has to be left for the label
+# label smoothing; at 1 nothing would be left of the label
 Smoothing = Annotated[float, Range(ge=0, lt=1)]
+
+
+class ScheduleUnit(enum.Enum):
+    """How often a schedule changes its value."""
+
+    STEP = "every update"
+    EPOCH = "every epoch"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingTime:
+    """When an update takes place.
+
+    Args:
+        epoch: Epochs completed after the update, a fraction.
+        epochs: Total number of epochs.
+        updates: Updates per epoch.
+    """
+
+    epoch: float
+    epochs: float
+    updates: int = 1
+
+    @property
+    def epoch_index(self) -> int:
+        """The current epoch, counted from 0."""
+        return math.ceil(self.epoch) - 1
+
+    @property
+    def update_in_epoch(self) -> int:
+        """The update within the current epoch, counted from 0."""
+        return round((self.epoch - self.epoch_index) * self.updates) - 1
+
+    def warmup(self, share: float, unit: ScheduleUnit) -> float:
+        """A factor from 0 to 1 over the first `share` of training: linear, or constant within epochs, first at 0."""
+        until = share * self.epochs
+        now = self.epoch if unit is ScheduleUnit.STEP else self.epoch_index
+        return min(1.0, now / until) if until > 0 else 1.0
 
 
 def _no_undo() -> None:
@@ -29,16 +68,16 @@ class LossOutput:
 
     Args:
         loss: The scalar to minimize.
-        logs: Scalars worth logging, by name.
+        logs: Scalars to log, by name.
         undo: Called after the backward pass: restores what `loss` changed on the model, such as weights that AWP
             perturbed.
-        trains: False if the batch was used for something else than the weights; weights, optimizer and averaged
-            weights then stay as they are.
+        trains: False if the batch was not used to train the weights; weights, optimizer and averaged weights then do
+            not change.
 
     Example:
         >>> output = Standard()(model, x, y, seed=0)
         >>> output.loss.backward()
-        >>> output.undo()  # nothing to restore here; AWP takes its perturbation of the weights back
+        >>> output.undo()  # nothing to restore here; AWP restores the weights that it perturbed
         >>> output.trains
         True
     """
@@ -51,7 +90,7 @@ class LossOutput:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """A batch as the loss takes it: images, targets, and adversarial examples (the images where there is no attack)."""
+    """The input of a loss: images, targets, and adversarial examples (the images themselves without an attack)."""
 
     x: Tensor
     y: Tensor
@@ -62,7 +101,7 @@ class Objective(ABC):
     """What training minimizes, in two parts: `prepare` makes the examples, `loss` evaluates the model on them.
 
     They are separate so that a wrapper such as AWP can evaluate the loss of the same examples at other weights. A
-    subclass is a frozen dataclass with `prepare`, `loss` and `loss_passes`; all else has a default.
+    subclass is a frozen dataclass with `prepare`, `loss` and `loss_passes`; everything else has a default.
 
     Example:
         >>> output = Standard()(model, x, y, seed=0)
@@ -73,14 +112,14 @@ class Objective(ABC):
 
     @abstractmethod
     def prepare(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: int, index_B: Tensor | None = None) -> Examples:
-        """Make the examples of one batch; leaves no gradients and changes nothing on the model.
+        """Make the examples of one batch; does not change the model or its gradients.
 
         Args:
             model: Computes logits from pixels in [0, 1].
             x: [B, 3, H, W] images.
             y: [B] class numbers, or [B, K] soft targets.
             seed: Random numbers depend on it and on `index_B`, never on the batch.
-            index_B: The number of each image.
+            index_B: [B] the index of each image in its data set.
         """
 
     @abstractmethod
@@ -94,37 +133,38 @@ class Objective(ABC):
 
     @property
     def passes(self) -> float:
-        """Cost of an image in all, in forward passes."""
+        """Total cost per image, in forward passes."""
         return self.loss_passes
 
     @property
     def trains_subsets(self) -> bool:
-        """Whether an update may leave out weights that others train, which distributed training has to know."""
+        """Whether updates train different subsets of the weights, which distributed training has to know."""
         return False
 
     @property
     def uses_taps(self) -> bool:
-        """Whether it looks into the model, which compiled code, cut weights and recomputed activations prevent."""
+        """Whether it reads or edits activations, which torch.compile, FSDP and gradient checkpointing do not allow."""
         return False
 
     @property
     def capturable(self) -> bool:
-        """Whether a CUDA graph may hold `loss`: it does the same for every batch of a `phase`, and gradients apart
-        changes nothing.
+        """Whether `loss` can be captured in a CUDA graph.
+
+        It must run the same operations for every batch of a `phase` and have no side effects other than gradients.
         """
         return False
 
     @property
     def phase(self) -> str:
-        """Which of its losses an objective is after `at`, if it has several."""
+        """The name of the loss that `at` has selected, for an objective with several."""
         return ""
 
     def prepare_model(self, model: nn.Module) -> None:
-        """Add to the model what the objective needs on it, before training copies or wraps the model."""
+        """Check the model, and add the buffers that the objective needs, before training copies or wraps it."""
         return
 
     def at(self, time: TrainingTime) -> "Objective":
-        """The objective for the update at this time: where schedules apply."""
+        """The objective for the update at this time, with all schedules applied."""
         return self
 
     @final
@@ -136,7 +176,7 @@ class Objective(ABC):
 
 
 class WrappedObjective(Objective):
-    """An objective around another one, its field `inner`; whatever a subclass does not define is done by that."""
+    """A wrapper of another objective, its field `inner`, to which it delegates what a subclass does not define."""
 
     __slots__ = ()
 
@@ -180,10 +220,10 @@ def hard_labels(y: Tensor) -> Tensor:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel, whose hooks wait for weight gradients that an attack never makes."""
+    """The module inside DistributedDataParallel, whose hooks wait for weight gradients, which attacks do not make."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def batch_accuracy(z_BK: Tensor, y: Tensor) -> Tensor:
-    """The share of images whose class has the largest logit."""
+    """The accuracy of a batch; of soft targets, the most probable class counts."""
     return (z_BK.detach().argmax(1) == hard_labels(y)).float().mean()

@@ -9,7 +9,7 @@ from vitadel.losses import cross_entropy, kl_divergence
 from vitadel.objectives.adversarial import AdversarialObjective
 from vitadel.objectives.base import Examples, LossOutput, batch_accuracy, hard_labels, soft_targets
 
-# instead of 1 in 1 - max p': keeps the logarithm finite
+# instead of 1 in 1 - max p', so that the logarithm is finite
 _ABOVE_ONE = 1.0001
 
 

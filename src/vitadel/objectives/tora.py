@@ -1,4 +1,4 @@
-r"""TORA: training of adapters on a frozen network, each on its own loss first, then the fusion that weighs them.
+r"""TORA: training of adapters on a frozen network, first each on its own loss, then their fusion.
 
 TORA of Li & Xu (2023, "Trade-off between Robustness and Accuracy of Vision Transformers"). There is no public code, and
 the slides leave most of it open: this is a reconstruction.
@@ -15,7 +15,7 @@ phase 2: :math:`\min_\Phi \lambda L_{ROB}(F) +               ``weight``
 which output of F the losses take, and the attack inside     ``phase1_loss``, ``phase1_attack``, ``phase2_loss`` and
 :math:`L_{ROB}` maximizes                                    ``phase2_attack``: that of the loss's own head (``own``)
                                                              or the mean of both, which is the prediction (``joint``)
-baselines                                                    a network without fusion trains all that was added to it in
+baselines                                                    a network without fusion trains all its added weights in
                                                              phase 2; one with a single adapter has no phase 1
 ===========================================================  ==========================================================
 
@@ -38,22 +38,21 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range
 from vitadel.models import AdaptedViT
 from vitadel.objectives.adversarial import AdversarialObjective
-from vitadel.objectives.base import Examples, LossOutput, Objective, batch_accuracy, unwrapped
-from vitadel.objectives.schedule import TrainingTime
+from vitadel.objectives.base import Examples, LossOutput, Objective, TrainingTime, batch_accuracy, unwrapped
 
 # which adapter trains in phase 1, in this order
 _TURNS = ("rob", "acc")
 
 
 class Output(enum.Enum):
-    """Which output of a network with several heads a loss takes, or an attack maximizes the loss of."""
+    """The output that a loss is computed on, or whose loss an attack maximizes."""
 
     OWN = "the output of the loss's own head"
     JOINT = "the mean of the heads"
 
 
 class Order(enum.Enum):
-    """In which order phase 1 trains the two adapters."""
+    """The order in which phase 1 trains the two adapters."""
 
     ALTERNATING = "one update each"
     SEQUENTIAL = "first the robust one, then the accurate one"
@@ -66,16 +65,16 @@ class TORATraining(AdversarialObjective):
     .. math:: \min_\Phi \; \lambda \, \mathbb{E} \max_{x' \in S(x)} \mathrm{CE}(f_{ROB}(x'), y)
               + (1 - \lambda) \, \mathbb{E} \, \mathrm{CE}(f_{ACC}(x), y)
 
-    Weights that an update does not train have no gradient in it, and so neither weight decay nor momentum. The loss
-    without a training time (`at`) is that of phase 2.
+    Weights that an update does not train have no gradient, and get neither weight decay nor momentum. Without a
+    training time (`at`), the loss is that of phase 2.
 
     Args:
         weight: :math:`\lambda`: 0 trains on clean images only, 1 on adversarial examples only; the other term is not
             computed then.
         independent: The share of training that phase 1 takes.
         heads_learn: Whether the heads are trained in phase 2 as well.
-        phase1_attack: Which output the attack of phase 1 maximizes the loss of.
-        phase1_loss: Which output the losses of phase 1 take.
+        phase1_attack: The output whose loss the attack of phase 1 maximizes.
+        phase1_loss: The output that the losses of phase 1 are computed on.
         phase2_attack: The same for the attack of phase 2.
         phase2_loss: The same for the losses of phase 2.
         order: Whether the adapters take turns in phase 1, or are trained one after the other.
@@ -132,13 +131,14 @@ class TORATraining(AdversarialObjective):
         unread = len(net.fusions) == 1 and net.tuning.recursion != "fusion"
         if unread and self.independent < 1 and not self.heads_learn:
             raise UsageError(
-                "what a fusion makes is for the next block, and this network has one block alone. Choose a deeper one."
+                "the output of a fusion is read by the next block, and this network has one block only. "
+                "Choose a deeper one."
             )
 
     def at(self, time: TrainingTime) -> Objective:  # type: ignore[override]  # an update of phase 1 is another objective
         now = super(TORATraining, self).at(time)
         update, updates = round(time.epoch * time.updates) - 1, time.epochs * time.updates
-        # a rounding error must not move the border by an update
+        # rounded, or an error of floating point could move the border by an update
         border = round(self.independent * updates, 6)
         if update >= border:
             return replace(now, independent=0.0)
@@ -172,7 +172,7 @@ class TORATraining(AdversarialObjective):
         return LossOutput(sum(terms[1:], start=terms[0]), logs)
 
     def term(self, model: nn.Module, head: str, output: Output, examples: Examples) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the accurate head on clean images, or of the robust one on attacked ones, and what is logged."""
+        """The loss of the accurate head on clean images, or of the robust one on adversarial ones, and its logs."""
         kind, x = ("clean", examples.x) if head == "acc" else ("adversarial", examples.x_adv)
         with _output_of(_adapted(model), head, output):
             z_BK = model(x).float()
@@ -247,7 +247,7 @@ def _training_only(net: AdaptedViT, trained: list[nn.Parameter], compute: Callab
 
 @contextmanager
 def _output_of(net: AdaptedViT, head: str, output: Output) -> Iterator[None]:
-    """The network returns the logits of `head` for a while, or of its only one; with `Output.JOINT` nothing changes."""
+    """Context manager: with `Output.OWN` the network returns the logits of `head`, if it has this head."""
     before = net.tuning
     if output is Output.OWN and head in before.names:
         net.tuning = replace(before, head=head)

@@ -23,8 +23,8 @@ class TRADES(AdversarialObjective):
               + \beta \max_{x' \in S(x)} \mathrm{KL}\big(f(x) \,\|\, f(x')\big)
 
     The attack maximizes the divergence from the clean output, which is computed once: ten steps cost 1 + 20 + 2 + 4 =
-    27 forward passes, where code that recomputes it at every step pays 39. Its gradient is 0 at the image itself, so
-    the attack needs a random start. The loss has gradients through both outputs.
+    27 forward passes, and 39 if it is recomputed at every step. Its gradient is 0 at the image itself, so
+    the attack needs a random start. Both outputs receive gradients of the loss.
 
     Args:
         beta: The weight of the divergence.

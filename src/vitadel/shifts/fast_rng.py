@@ -14,12 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitadel.core.rng import RandomStreams
+from vitadel.core.rng import GOLDEN, ROUNDS, RandomStreams, as_int64, shift_right
 
-# SplitMix64 (Steele, Lea & Flood 2014): the step, then shift and factor of each round
-_GOLDEN = 0x9E3779B97F4A7C15
-_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
-_LAST = 31
+# the last round of SplitMix64 has no factor
+*_ROUNDS, (_LAST, _) = ROUNDS
 
 
 def uniform(rng: RandomStreams, *shape: int) -> Tensor:
@@ -58,21 +56,12 @@ def words_by_numpy(key_B: Tensor, count: int) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _steps(count: int) -> NDArray[np.uint64]:
-    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN)
 
 
 def words_by_torch(key_B: Tensor, count: int) -> Tensor:
     """The same words, on any device."""
-    words = key_B[:, None] + torch.arange(1, count + 1, device=key_B.device) * _signed(_GOLDEN)
+    words = key_B[:, None] + torch.arange(1, count + 1, device=key_B.device) * as_int64(GOLDEN)
     for bits, factor in _ROUNDS:
-        words.bitwise_xor_(_shift(words, bits)).mul_(_signed(factor))
-    return words.bitwise_xor_(_shift(words, _LAST))
-
-
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
-def _shift(words: Tensor, bits: int) -> Tensor:
-    # `>>` copies the sign bit; the mask makes it the shift of an unsigned word
-    return (words >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+        words.bitwise_xor_(shift_right(words, bits)).mul_(as_int64(factor))
+    return words.bitwise_xor_(shift_right(words, _LAST))

@@ -1,6 +1,6 @@
 """Threat models: norm balls around an image, within the box [0, 1]."""
 
-from vitadel.threats.base import Threat, bounds_each_pixel, broadcast_per_image, check_size, per_image, with_eps
+from vitadel.threats.base import Threat, bounds_each_pixel, broadcast_per_image, check_size, per_image
 from vitadel.threats.l1 import L1, project_l1
 from vitadel.threats.l2 import L2
 from vitadel.threats.linf import Linf
@@ -20,5 +20,4 @@ __all__ = [
     "per_image",
     "project_l1",
     "suggested_threat",
-    "with_eps",
 ]

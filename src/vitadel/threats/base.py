@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -15,8 +15,6 @@ from torch import Tensor
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import check_ranges, pixel_text
 from vitadel.core.rng import RandomStreams
-
-AnyThreat = TypeVar("AnyThreat", bound="Threat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class Threat(ABC):
 
     # the name in texts such as "linf:8/255"
     name: ClassVar[str]
-    # a usual radius in this norm, for errors that say what to write
+    # a usual radius in this norm, as an example in errors
     usual_eps: ClassVar[str] = "8/255"
     # no image needs an eps beyond this one
     largest_eps: ClassVar[float] = math.inf
@@ -48,23 +46,27 @@ class Threat(ABC):
         """The shortest text that `parse_threat` reads back: 8/255 rather than 0.0313725, 0.05 rather than 12.75/255."""
         return f"{self.name}:{pixel_text(self.eps)}"
 
+    def with_eps(self, eps: float) -> Self:
+        """The same threat with another radius."""
+        return replace(self, eps=eps)
+
     # ------------------------------------------------------------ gradient attacks
 
     @abstractmethod
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
-        """The allowed image nearest to `x`, for the original `x0`."""
+        """The point of the threat model around `x0` nearest to `x`."""
 
     @abstractmethod
     def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
-        """`x` moved by a length of `step`, [B] if one per image, along the steepest ascent; not projected."""
+        """One step of steepest ascent of length `step` (a number, or [B]); not projected."""
 
     @abstractmethod
     def sample(self, x0: Tensor, rng: RandomStreams) -> Tensor:
-        """A random allowed image, for PGD's random start."""
+        """A random point of the threat model, for PGD's random start."""
 
     @abstractmethod
     def distance(self, x: Tensor, x0: Tensor) -> Tensor:
-        """[B] distances of `x` from `x0`, at most `eps` for allowed images."""
+        """[B] distances of `x` from `x0`, at most `eps` within the threat model."""
 
     def diameter(self, shape: Sequence[int]) -> float:
         """The distance between opposite corners of the box of images [C, H, W]: a larger eps allows every image."""
@@ -91,13 +93,13 @@ class Threat(ABC):
 
     @abstractmethod
     def dual_norm(self, grad: Tensor) -> Tensor:
-        """[B] how fast a value with this gradient changes at most per unit of distance."""
+        """[B] the dual norm of the gradient: the largest rate of change per unit of distance."""
 
     @abstractmethod
     def project_on_hyperplane(self, x: Tensor, normal: Tensor, offset_B: Tensor) -> Tensor:
         """The shortest displacement of `x` to the hyperplane `normal . v = offset_B` within the box.
 
-        If the plane misses the box, to the corner nearest to the plane. `eps` plays no role.
+        If the plane does not intersect the box, to the corner nearest to the plane. `eps` has no effect.
         """
 
     # --------------------------------------------------------------- Square attack
@@ -108,7 +110,7 @@ class Threat(ABC):
 
     @abstractmethod
     def square_proposal(self, best: Tensor, x0: Tensor, side_B: Tensor, rng: RandomStreams) -> Tensor:
-        """`best` changed in a random window of `side_B` pixels, still allowed."""
+        """`best` changed in a random square window of side `side_B`, within the threat model."""
 
     # ------------------------------------------------------- sparse threats only
 
@@ -117,13 +119,8 @@ class Threat(ABC):
         raise NotImplementedError(f"{type(self).__name__} is not sparse")
 
     def sparse_step(self, x: Tensor, grad: Tensor, step_B: Tensor, share_B: Tensor) -> Tensor:
-        """A step of length `step_B`, shared evenly by the `share_B` of the values with the largest gradient."""
+        """A step of length `step_B`, divided among the fraction `share_B` of values with the largest gradients."""
         raise NotImplementedError(f"{type(self).__name__} is not sparse")
-
-
-def with_eps(threat: AnyThreat, eps: float) -> AnyThreat:
-    """The same threat with another radius."""
-    return replace(threat, eps=eps)
 
 
 def check_size(threat: Threat, shape: Sequence[int]) -> None:
@@ -135,12 +132,12 @@ def check_size(threat: Threat, shape: Sequence[int]) -> None:
     if threat.eps > (limit := threat.diameter(shape)):
         raise UsageError(
             f"{type(threat).__name__}.eps of {threat.eps:g} allows every image of shape {tuple(shape)} (the box has "
-            f"diameter {limit:.4g}). Pixels live in [0, 1]: divide an eps meant for [0, 255] by 255."
+            f"diameter {limit:.4g}). Pixels lie in [0, 1]: divide an eps meant for [0, 255] by 255."
         )
 
 
 def bounds_each_pixel(threat: Threat) -> bool:
-    """Whether every pixel may change by the radius whatever the others do, as in L-infinity."""
+    """Whether every pixel may change by the radius independently of the others, as in L-infinity."""
     pixel = torch.zeros(1, 1, 1, 2)
     pixel[..., 0] = 1
     return bool(threat.distance(pixel, torch.zeros_like(pixel)) == threat.diameter((1, 1, 2)))

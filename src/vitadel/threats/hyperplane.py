@@ -1,7 +1,9 @@
-r"""The nearest point of a hyperplane inside the box, without synchronizing with the device.
+r"""Projection onto the intersection of a hyperplane and the box, without synchronizing with the device.
 
 Given a point :math:`p` of the box and the plane :math:`w \cdot v = b`, find the :math:`v \in [0, 1]^d` on the plane
-that is nearest to :math:`p`; if the plane misses the box, the corner nearest to the plane. Shape letters: B points.
+that is nearest to :math:`p`; if the plane does not intersect the box, the corner nearest to the plane.
+
+Shape letters: B points, d values of a point.
 """
 
 from collections.abc import Callable
@@ -9,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-# on images Newton's method settles after four to eight iterations; a point cut short lies before the plane
+# on images Newton's method converges after four to eight iterations; stopped earlier, a point lies before the plane
 _ITERATIONS = 12
-# (|normal|, largest allowed moves, what is missing to the plane) -> moves, all [B, d] and not negative
+# (|normal| [B, d], largest allowed moves [B, d], gaps to the plane [B]) -> moves [B, d], all not negative
 Solver = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -27,7 +29,7 @@ def displacement(x: Tensor, normal: Tensor, offset_B: Tensor, solve: Solver) -> 
     """
     point, flat = x.flatten(1), normal.flatten(1)
     gap_B = offset_B - (flat * point).sum(1)
-    # every value moves so as to bring the point nearer to the plane, at most as far as the box lets it
+    # every value moves in the direction of the plane, at most to the boundary of the box
     direction = flat * torch.where(gap_B < 0, -1.0, 1.0).to(flat.dtype)[:, None]
     slack = torch.where(direction > 0, 1 - point, point)
     return (direction.sign() * solve(direction.abs(), slack, gap_B.abs())).view_as(x)

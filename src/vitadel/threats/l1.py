@@ -14,7 +14,7 @@ from vitadel.threats.base import Threat, check_size, per_image
 from vitadel.threats.hyperplane import displacement, steepest_moves
 from vitadel.threats.square_proposals import L1_PATTERNS
 
-# 48 halvings leave a bracket far below float32's resolution of a pixel; the last line then solves it exactly
+# 48 halvings leave an interval far below the resolution of float32; what remains is solved exactly
 _HALVINGS = 48
 
 
@@ -45,10 +45,11 @@ class L1(Threat):
         return project_l1(x, x0, self.eps)
 
     def ascend(self, x: Tensor, grad: Tensor, step: float | Tensor) -> Tensor:
-        """A step of L1 length `step`, shared by the steepest values; what the box blocks for one goes to the next.
+        """A step of L1 length `step`, divided among the steepest values; where the box blocks one, the next moves more.
 
-        Only so does a step keep its length next to the box: `project` draws every moved value a little back from it,
-        and steps that fill these gaps alone would never reach further values (tests/contract/test_contract_radius.py).
+        Only then does a step keep its length next to the box: `project` moves every changed value a little away from
+        it, and steps that only fill these gaps would never reach further values
+        (tests/contract/test_contract_radius.py).
         """
         flat, slack = grad.flatten(1), torch.where(grad > 0, 1 - x, x).flatten(1)
         free = (flat != 0) & (slack > 0)

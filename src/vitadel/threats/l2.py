@@ -15,7 +15,7 @@ from vitadel.threats.hyperplane import displacement, proportional_moves
 from vitadel.threats.square_proposals import L2_PATTERNS
 
 _TINY = 1e-12
-# an image whose iterations are cut short stays inside the ball, a little short of its boundary
+# stopped earlier, an image lies inside the ball, close to its boundary
 _ITERATIONS = 16
 
 
@@ -42,12 +42,12 @@ class L2(Threat):
         The Lagrangian of :math:`\min \|z - x\|^2` gives :math:`z = \mathrm{clip}(x_0 + s (x - x_0))` for one factor
         :math:`s \le 1` per image, and :math:`\|z - x_0\|` grows with :math:`s`. Freezing the pixels clipped at the
         current :math:`s` leaves an equation solved by a square root; its solution never overshoots, and the
-        iteration ends as soon as the clipped set settles: after three or four on images
-        (tests/unit/threats/test_projections.py). On a GPU their number is fixed: testing for the end would make every
-        step wait for the device.
+        iteration ends as soon as the clipped set no longer changes: after three or four steps on images
+        (tests/unit/threats/test_projections.py). On a GPU the number of steps is fixed, because testing for the
+        end would synchronize with the device.
         """
         check_size(self, x0.shape[1:])
-        # distances add up thousands of squares: float32 sums of them are only good to 1e-5
+        # float32 sums of thousands of squares have a relative error of 1e-5
         shift = (x - x0).double().flatten(1)
         low, high = -x0.double().flatten(1), 1 - x0.double().flatten(1)
         scale_B = torch.ones_like(shift[:, 0])

@@ -27,7 +27,7 @@ class Linf(Threat):
     name: ClassVar[str] = "linf"
     largest_eps: ClassVar[float] = 1.0
 
-    eps: Annotated[float, Range(gt=0, le=1, hint="Pixels live in [0, 1]: write 8/255, not 8.")]
+    eps: Annotated[float, Range(gt=0, le=1, hint="Pixels lie in [0, 1]: write 8/255, not 8.")]
 
     def project(self, x: Tensor, x0: Tensor) -> Tensor:
         return x.clamp(x0 - self.eps, x0 + self.eps).clamp(0, 1)
@@ -69,7 +69,7 @@ class Linf(Threat):
     def square_proposal(self, best: Tensor, x0: Tensor, side_B: Tensor, rng: RandomStreams) -> Tensor:
         """One window set to +eps or -eps per channel."""
         channels = x0.shape[1]
-        # one call for position and signs: a query costs little but the forward pass
+        # one call for position and signs, to keep the overhead per query small
         uniform = rng.uniform(2 + channels, dtype=x0.dtype)
         signs = torch.where(uniform[:, 2:, None, None] < 0.5, -1.0, 1.0).to(x0.dtype)
         return torch.where(window_mask(uniform[:, :2], side_B, x0), (x0 + self.eps * signs).clamp(0, 1), best)

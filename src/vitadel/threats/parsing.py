@@ -75,6 +75,6 @@ def suggested_threat(norm: object, eps: object) -> str:
     if isinstance(eps, int | float):
         try:
             return str(kind(eps))
-        except UsageError:  # out of range: a radius for pixels in [0, 255], for one
+        except UsageError:  # out of range, such as a radius for pixels in [0, 255]
             pass
     return f"{kind.name}:{kind.usual_eps}"

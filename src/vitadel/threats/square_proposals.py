@@ -65,7 +65,7 @@ class WindowPatterns:
         return delta.abs().sum(dim, keepdim=True)
 
     def move(self, best: Tensor, x0: Tensor, eps: float, side_B: Tensor, rng: RandomStreams) -> Tensor:
-        """Clear one window and give its perturbation, and what `eps` still allows, to another one; not projected."""
+        """Clear one window and move its perturbation, and what `eps` still allows, to another one; not projected."""
         channels, delta = x0.shape[1], best - x0
         rows, columns = _from_corner(rng.fold(0).uniform(2), side_B, x0)
         target = _inside(rows, columns, side_B)

@@ -3,7 +3,7 @@
 from vitadel.train.config import Compile, LRScaling, Precision, TrainingConfig, ema_decay, learning_rate
 from vitadel.train.distributed import launch_ranks
 from vitadel.train.input.augment import Augment, Chain, ColorJitter, Erase, Flip, PadCrop, ResizedCrop, Rotate
-from vitadel.train.input.examples import augmented_examples, transforms_alone
+from vitadel.train.input.augmentation_preview import preview_batches, single_transform_configs
 from vitadel.train.input.mixing import Mixing
 from vitadel.train.input.pil_augment import PILAugment
 from vitadel.train.input.sampler import BatchIndex, Sampler
@@ -39,13 +39,13 @@ __all__ = [
     "TrainingConfig",
     "Validate",
     "achieved_flops",
-    "augmented_examples",
     "ema_decay",
     "forward_flops",
     "launch_ranks",
     "learning_rate",
     "overfitting_flags",
     "peak_flops",
+    "preview_batches",
     "set_up",
-    "transforms_alone",
+    "single_transform_configs",
 ]

@@ -11,12 +11,12 @@ from vitadel.train.config import Compile
 
 
 class AttackModel(nn.Module):
-    """The model in plain bfloat16: no casts and no float32 between its layers, unlike under autocast.
+    """A copy of the model entirely in bfloat16, without the casts and float32 layers of autocast.
 
-    The weights are copied before every update, which costs next to nothing compared with an attack. Pixels are
-    normalized in float32 first. Adversarial examples are trained on in the model itself, so all it costs is a slightly
-    different gradient. Tokens that the head never reads are left out, unless factors for attention are searched on the
-    features of the blocks.
+    The weights are copied before every update, which takes little time compared with an attack. Pixels are normalized
+    in float32 first. The model itself is trained on the adversarial examples, so the only difference is a slightly
+    different gradient in the attack. Tokens that the head never reads are not computed, unless attention scaling
+    factors are searched on the features of the blocks.
 
     Args:
         model: The model that is trained.
@@ -26,7 +26,7 @@ class AttackModel(nn.Module):
 
     def __init__(self, model: Model, compile: Compile = Compile.OFF, *, cuda_graphs: bool = False) -> None:
         super().__init__()
-        self._normalized = model.normalized  # no module of this one, whose parameters are the copy's alone
+        self._normalized = model.normalized  # the bound method, so that the model is not a submodule of this one
         self.net = copy.deepcopy(model.net).to(torch.bfloat16).eval().requires_grad_(False)
         self.taps = Taps(self, self.net)
         if not attention_scales.has_factors(model.net):
@@ -39,7 +39,7 @@ class AttackModel(nn.Module):
 
     @torch.no_grad()
     def copy_weights(self) -> None:
-        """Take over the model's weights as they are now."""
+        """Copy the current weights of the model."""
         for theirs, own in self._pairs:
             torch._foreach_copy_(own, theirs)
 
@@ -59,9 +59,9 @@ class AttackModel(nn.Module):
 
 
 def _pairs(model: nn.Module, copied: nn.Module) -> list[tuple[list[Tensor], list[Tensor]]]:
-    """The tensors of both, side by side: weights, and running statistics where there are any.
+    """Corresponding tensors of both: weights and running statistics.
 
-    Those with other strides are apart: one of them would slow down the copying of all.
+    Tensors of different strides are in a separate group, because a single one would slow down the copying of all.
     """
     theirs, own = model.state_dict(keep_vars=True), copied.state_dict(keep_vars=True)
     names = [name for name, value in own.items() if value.is_floating_point()]

@@ -1,6 +1,6 @@
-"""Checkpoints of a training: one file each, complete or absent, from which it resumes bit for bit.
+"""Checkpoints of a training: one file each, written atomically, from which it resumes bit for bit.
 
-There is no random state to save: batches, augmentation, attacks and dropout all depend on (seed, step), and the
+They contain no random state: batches, augmentation, attacks and dropout all depend on (seed, step), and the
 learning rate is a function of the step.
 """
 
@@ -23,18 +23,18 @@ _KEPT = 2
 
 @dataclass(frozen=True, slots=True)
 class TrainState:
-    """How far a training is, in addition to weights and optimizer.
+    """Progress of a training run, saved with weights and optimizer.
 
     Args:
-        step: Updates made.
+        step: Updates completed.
         best: The best validation score so far.
-        rollbacks: How often a non-finite loss sent it back.
+        rollbacks: Number of rollbacks after a non-finite loss.
         real: Real images seen.
         synthetic: Synthetic images seen.
-        device_hours: Its cost in hours of all devices.
-        joules: Its cost in energy, where the hardware reports it.
+        device_hours: Cost so far in hours of all devices.
+        joules: Energy used so far, where the hardware reports it.
         robust: The best robust accuracy so far.
-        unlogged: Sums of what the next line of the log will be the means of, and their numbers of updates.
+        unlogged: Sums for the means in the next line of the log, and their numbers of updates.
     """
 
     step: int = 0
@@ -53,9 +53,9 @@ class Checkpoints:
     """The checkpoints of a run; all processes call the methods, one of them `writes`.
 
     Args:
-        folder: Where they are.
-        nets: What is saved, by name: the model, and averaged weights if there are any.
-        optimizer: Saved with them.
+        folder: The folder of the files.
+        nets: The networks to save, by name: the model, and averaged weights if there are any.
+        optimizer: The optimizer, saved with them.
         writes: Whether this process writes.
     """
 
@@ -89,7 +89,7 @@ class Checkpoints:
         """Load the newest checkpoint into networks and optimizer; None if there is none.
 
         Raises:
-            UsageError: If it is damaged, or the best weights that it counts on are missing.
+            UsageError: If it is damaged.
         """
         paths = self._paths()
         if not paths:
@@ -109,7 +109,7 @@ class Checkpoints:
         return state
 
     def refuse_without_best(self, state: TrainState) -> None:
-        """Raise if the best weights so far are missing: later ones would pass for the best."""
+        """Raise if the file of the best weights is missing; later weights would wrongly become the best."""
         best = self.folder / "best.safetensors"
         if state.best is not None and not best.exists():
             raise UsageError(
@@ -118,7 +118,7 @@ class Checkpoints:
             )
 
     def save_model(self, name: str, model: Model, about: Mapping[str, str] | None = None) -> None:
-        """Write a model by itself, such as `best` or `final`."""
+        """Write a model only, such as `best` or `final`."""
         tensors = full_tensors(model.net.state_dict())
         if self.writes:
             path = self.folder / f"{name}.safetensors"

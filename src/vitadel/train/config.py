@@ -1,4 +1,4 @@
-"""The configuration of a training, and the learning rate that it prescribes for every update."""
+"""The configuration of a training, and its learning rate schedule."""
 
 import enum
 import math
@@ -25,20 +25,20 @@ _UPDATES, _AUGMENT, _MIX = 2, 1, 2
 
 
 class Precision(enum.Enum):
-    """What forward and backward passes compute in; weights and perturbations are float32 in both."""
+    """The precision of forward and backward passes; weights and perturbations are float32 in both."""
 
     FLOAT32 = "float32"
     BF16 = "bf16"
 
 
 class Compile(enum.Enum):
-    """Whether the network goes through torch.compile, and how."""
+    """Whether and how the network is compiled with torch.compile."""
 
     OFF = ""
-    # each block by itself, once for all of the same structure: seconds, where a whole deep network takes minutes
+    # each block separately, once for blocks of the same structure: seconds instead of minutes for a deep network
     BLOCKS = "blocks"
     FAST = "default"
-    # tries many kernels for every product and fuses what follows it: minutes to compile, for long runs
+    # autotunes the kernel of every product and fuses the operations after it: minutes to compile, for long runs
     BEST = "max-autotune-no-cudagraphs"
 
     def apply(self, net: nn.Module) -> None:
@@ -84,30 +84,30 @@ class TrainingConfig:
         cosine_from_start: Whether the cosine begins at 0 and the warm-up replaces its first part, as in timm, so that
             the peak is never quite reached; otherwise it begins where the warm-up ends.
         clip_grad: The maximum norm of the gradient.
-        ema: The decay of the averaged weights, which are then what is evaluated; for batches of `ema_batch_size`, if
+        ema: The decay of the averaged weights, which are then the ones evaluated; for batches of `ema_batch_size`, if
             given.
         ema_batch_size: The batch size that `ema` is for.
         ema_warmup: Whether the decay is at most (1 + n) / (10 + n) at update n.
         ema_after: The share of training in which the average is a copy of the weights.
-        precision: What passes compute in.
-        compile: Whether the network goes through torch.compile. On a single GPU its passes are then also captured as
-            CUDA graphs, unless `grad_accum_steps` or `grad_checkpointing` is set.
-        attack_model: Whether attacks in bf16 run on a copy of the model whose every layer is bf16; otherwise they run
-            on the model itself, whose norms and sums stay float32.
-        grad_accum_steps: Parts of a batch, one after the other (gradient accumulation).
-        grad_checkpointing: Whether the backward pass recomputes activations instead of keeping them.
-        shard: Whether each process keeps a part of the weights (FSDP) instead of all of them (DDP).
+        precision: The precision of forward and backward passes.
+        compile: Whether and how the network is compiled with torch.compile. On a single GPU its passes are then also
+            captured as CUDA graphs, unless `grad_accum_steps` or `grad_checkpointing` is set.
+        attack_model: Whether attacks in bf16 run on a copy of the model entirely in bf16; otherwise they run on the
+            model itself under autocast, with norms and sums in float32.
+        grad_accum_steps: The number of parts in which a batch is computed (gradient accumulation).
+        grad_checkpointing: Whether the backward pass recomputes activations instead of storing them.
+        shard: Whether the weights are sharded over the processes (FSDP) instead of replicated (DDP).
         augment: Augmentation on the device.
         mixing: MixUp and CutMix.
-        pil_augment: Augmentation in loader processes, which crops from files at full size and RandAugment need.
-        num_workers: Loader processes for `pil_augment`; 0 works in this one.
-        repeats: How often each image comes in a row (repeated augmentation); an epoch has fewer images by this factor.
+        pil_augment: Augmentation in loader processes, for crops of files at full size and for RandAugment.
+        num_workers: Loader processes for `pil_augment`; 0 uses this process.
+        repeats: How often each image appears in a row (repeated augmentation); an epoch has fewer distinct images.
         validate_every_epochs: Epochs between validations.
         checkpoint_every_steps: Updates between checkpoints.
         log_every_steps: Updates between lines of the log.
 
     Raises:
-        UsageError: If a value is out of its range, or two do not go together.
+        UsageError: If a value is out of its range, or two are incompatible.
 
     Example:
         >>> config = TrainingConfig(epochs=10, batch_size=1024, optimizer=AdamW(lr=1e-3), cooldown_epochs=2)
@@ -182,7 +182,7 @@ class TrainingConfig:
             )
         if self.batch_size % self.grad_accum_steps:
             raise UsageError(
-                f"TrainingConfig.batch_size of {self.batch_size} cannot be cut into {self.grad_accum_steps} equal "
+                f"TrainingConfig.batch_size of {self.batch_size} cannot be divided into {self.grad_accum_steps} equal "
                 "parts. Change one of them."
             )
 
@@ -204,7 +204,7 @@ class TrainingConfig:
         return self.optimizer.lr * (self.batch_size / self.lr_batch_size) ** power
 
     def supports_cuda_graphs(self, device: torch.device) -> bool:
-        """Whether passes may be captured: a network that may be compiled is a function of tensors alone."""
+        """Whether passes may be captured: a network that can be compiled is a function of tensors only."""
         plain = self.grad_accum_steps == 1 and not self.grad_checkpointing and not self.shard
         return device.type == "cuda" and self.compile is not Compile.OFF and plain
 
@@ -216,14 +216,15 @@ class TrainingConfig:
 
 
 def update_seed(seed: int, step: int) -> int:
-    """What everything random in update `step` of a run depends on."""
+    """The seed of all random numbers in update `step` of a run."""
     return fold_seed(seed, _UPDATES, step)
 
 
 def learning_rate(config: TrainingConfig, step: int, steps_per_epoch: int) -> float:
-    """The rate of update `step`, counted from 0: a pure function, so there is nothing to save."""
+    """The learning rate of update `step`, counted from 0; a pure function, so that checkpoints need no scheduler."""
     peak = config.peak_lr
-    # an epoch's rate is that of its beginning; of an update's, the warm-up's is that of its end, or the first were 0
+    # by epoch, the schedule uses the start of the epoch; by update, the start of the update, but in the warm-up its
+    # end, because the first rate would be 0 otherwise
     by_epoch = config.lr_unit is ScheduleUnit.EPOCH
     now = step // steps_per_epoch if by_epoch else step / steps_per_epoch
     if now < config.warmup_epochs:

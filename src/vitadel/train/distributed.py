@@ -29,16 +29,16 @@ def launch_ranks() -> Ranks:
 
 
 def process_state() -> PartialState:
-    """accelerate's process group. Without a GPU this must be set: each process would run as the only one."""
+    """accelerate's process group; without a GPU, `cpu` must be set, or every process would run on its own."""
     cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
     return PartialState(cpu=cpu)
 
 
 def make_accelerator(*, bf16: bool, find_unused_parameters: bool) -> Accelerator:
-    """An accelerator of this precision, whatever an earlier training of this process used."""
+    """An accelerator of this precision, independent of earlier trainings in this process."""
     # accelerate keeps the first precision of a process and refuses any other
     AcceleratorState._reset_state()
-    # an objective may make two forward passes before its backward pass; buffers sent in between would undo the first
+    # an objective may make two forward passes before its backward pass; a broadcast in between would modify the buffers
     options = DistributedDataParallelKwargs(broadcast_buffers=False, find_unused_parameters=find_unused_parameters)
     return Accelerator(mixed_precision="bf16" if bf16 else "no", kwargs_handlers=[options])
 
@@ -48,12 +48,12 @@ def prepare(
 ) -> tuple[nn.Module, Optimizer]:
     """The model in its distributed wrapper, with autocast for updates only, and the optimizer.
 
-    accelerate puts autocast into the forward pass of the model itself, where validation and attention scaling would get
-    it too; it is taken out. That logits are returned in float32 stays.
+    accelerate adds autocast to the forward pass of the model itself, where it would apply to validation and attention
+    scaling, too; it is removed here. The conversion of logits to float32 is kept.
     """
     if shard:  # sharded already: no second wrapper around it
         return model, accelerator.prepare(optimizer)
-    with warnings.catch_warnings():  # accelerate still calls the setting by its old name
+    with warnings.catch_warnings():  # accelerate uses the former name of the setting
         warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
         wrapped, optimizer = accelerator.prepare(model, optimizer)
     plain = model.__dict__.pop("_original_forward", None)
@@ -69,13 +69,13 @@ def undo_prepare(model: Model) -> None:
 
 
 def any_process(accelerator: Accelerator, mine: bool) -> bool:
-    """Whether it is true on any process; all of them have to call this."""
+    """Whether `mine` is true in any process; all of them have to call this."""
     flag = torch.tensor(float(mine), device=accelerator.device)
     return bool(accelerator.reduce(flag, "sum") > 0)
 
 
 class StopSignal:
-    """Whether SIGTERM has arrived; training then stops after the running update, with a checkpoint."""
+    """Whether SIGTERM has arrived; training then stops after the current update, with a checkpoint."""
 
     def __init__(self) -> None:
         self.requested = False
@@ -87,7 +87,7 @@ class StopSignal:
 
 @contextmanager
 def stop_on_sigterm() -> Iterator[StopSignal]:
-    """A signal that SIGTERM sets; restores the handler. Outside of the main thread it is never set."""
+    """A signal that SIGTERM sets; the former handler is restored. Outside of the main thread it is never set."""
     stop = StopSignal()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -112,7 +112,7 @@ def shard(model: nn.Module, device: torch.device) -> None:
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """What a network repeats: the members of its lists, outermost ones only."""
+    """The blocks of a network: the members of its outermost lists of modules."""
     for child in model.children():
         if isinstance(child, nn.ModuleList | nn.Sequential):
             yield from (member for member in child if any(True for _ in member.parameters()))

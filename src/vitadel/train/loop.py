@@ -45,7 +45,7 @@ SELECTED_BY = ("score", "robust", "clean")
 
 # a stream of the seed of a run
 _AFTER_ROLLBACK = 5
-# how often a non-finite loss may send a run back
+# how often a run may roll back after a non-finite loss
 _ROLLBACKS = 3
 
 
@@ -56,18 +56,18 @@ class _NotFinite(Exception):
 class Trainer:
     """Trains a model in place.
 
-    Interrupted at any time and made and called again, it ends with the same weights, bit for bit on one CPU. SIGTERM
-    ends it after the running update, with a checkpoint. A non-finite loss sends it back to the last checkpoint, with
-    other random numbers from there.
+    A `Trainer` on the folder of an interrupted run resumes it and ends with the same weights, bit for bit on one CPU.
+    SIGTERM ends training after the current update, with a checkpoint. A non-finite loss rolls training back to the last
+    checkpoint and continues with different random numbers.
 
     Args:
-        model: What is trained.
-        objective: What is minimized.
+        model: The model to train.
+        objective: The objective to minimize.
         train: The training images.
-        config: Everything else.
-        run: The run folder, which gets log and checkpoints.
-        seed: Everything random depends on it.
-        synthetic: Generated images, a share of every batch.
+        config: All other settings.
+        run: The run folder, for log and checkpoints.
+        seed: The seed of all random numbers.
+        synthetic: Synthetic images, and their share of every batch.
         validate: Scores a model on the hold-out; the weights with the best `score`, else `robust`, else `clean`, are
             kept as `best`.
         notify: Reports progress.
@@ -94,7 +94,7 @@ class Trainer:
         bf16 = config.precision is Precision.BF16
         self.accelerator = make_accelerator(
             bf16=bf16,
-            # of a network with adapters, the last fusion has no part in any output that is trained
+            # in a network with adapters, no trained output depends on the last fusion
             find_unused_parameters=objective.trains_subsets or isinstance(model.net, AdaptedViT),
         )
         from timm.utils import ModelEmaV3
@@ -113,7 +113,7 @@ class Trainer:
         optimizer = config.optimizer.build(model.net)
         self.checkpoints = Checkpoints(run.checkpoints, nets, optimizer, writes=is_main)
         peak = peak_flops(torch.cuda.get_device_name(device)) if bf16 and device.type == "cuda" else None
-        flops = 0.0 if peak is None else forward_flops(model)  # before compiling, which hides the operations
+        flops = 0.0 if peak is None else forward_flops(model)  # before compilation, which hides the operations
         config.compile.apply(model.net)
         self.loader = Loader(
             train, None if synthetic is None else synthetic.images, device, config.pil_augment, config.num_workers
@@ -126,18 +126,18 @@ class Trainer:
         self.graphed_losses: dict[str, GraphedBackward] = {}
         self.log = TrainingLog(run, device, world_size, writes=is_main, peak_flops=peak, flops=flops, notify=notify)
         self.state = TrainState()
-        # as of the last validation, whose best weights may be of an update that is undone later
+        # the state of the last validation; a rollback may undo the update that its best weights are from
         self.validated: TrainState | None = None
 
     def fit(self) -> Model:
         """Train to the end, from the newest checkpoint if there is one.
 
         Returns:
-            What to evaluate: the averaged weights if there are any, else the model.
+            The model to evaluate: the averaged weights if there are any, else the model itself.
 
         Raises:
             Stopped: If SIGTERM arrives.
-            UsageError: If a checkpoint is damaged, or the loss is non-finite again and again.
+            UsageError: If a checkpoint is damaged, or the loss is non-finite several times.
         """
         try:
             with stop_on_sigterm() as stop:
@@ -163,13 +163,13 @@ class Trainer:
 
     @property
     def total_steps(self) -> int:
-        """Updates in all."""
+        """Total number of updates."""
         return self.config.total_epochs * self.sampler.steps_per_epoch
 
-    # ---------------------------------------------------------------- course
+    # --------------------------------------------------------- training loop
 
     def _resume(self) -> None:
-        """Load the newest checkpoint, or write the first one, so that there is always one to go back to."""
+        """Load the newest checkpoint, or write a first one, so that there is always one to roll back to."""
         loaded = self._load_checkpoint()
         optimizer = self.checkpoints.optimizer
         self.wrapped, self.optimizer = prepare(self.accelerator, self.model, optimizer, shard=self.config.shard)
@@ -218,7 +218,7 @@ class Trainer:
 
     @property
     def _run_seed(self) -> int:
-        """After a rollback another one: the same random numbers would give the same result."""
+        """The seed of the run; after a rollback a new one, since the same random numbers would give the same result."""
         rollbacks = self.state.rollbacks
         return fold_seed(self.seed, _AFTER_ROLLBACK, rollbacks) if rollbacks else self.seed
 
@@ -226,7 +226,7 @@ class Trainer:
         return self.state.step % every == 0 or self.state.step == self.total_steps
 
     def _should_stop(self, stop: StopSignal) -> bool:
-        """Whether any process has the signal; several agree on it only now and then, because that makes them wait."""
+        """Whether any process got the signal; several processes synchronize on it only when they log."""
         if self.accelerator.num_processes == 1:
             return stop.requested
         return self._due(self.config.log_every_steps) and any_process(self.accelerator, stop.requested)
@@ -238,7 +238,7 @@ class Trainer:
         index, x, y = batch
         step, config = self.state.step, self.config
         seed = update_seed(self._run_seed, step)
-        # dropout and stochastic depth use the global generator; seeding it at every step makes a restart exact
+        # dropout and stochastic depth use the global generator; seeded at every step, a resumed run is exact
         torch.manual_seed(fold_seed(seed, self.accelerator.process_index))
         index_B = index.index_B.to(x.device, non_blocking=True)
         assert self.model.spec is not None
@@ -251,7 +251,7 @@ class Trainer:
             self.attack_model.copy_weights()
         attacked = self.wrapped if self.attack_model is None else self.attack_model
         logs: list[Mapping[str, Tensor]] = []
-        parts = list(zip(*(each.chunk(config.grad_accum_steps) for each in (x, y, index_B)), strict=True))
+        parts = list(zip(*(tensor.chunk(config.grad_accum_steps) for tensor in (x, y, index_B)), strict=True))
         for number, (x_part, y_part, index_part) in enumerate(parts, 1):
             with nullcontext() if number == len(parts) else self.accelerator.no_sync(self.wrapped):
                 with self.accelerator.autocast():
@@ -271,7 +271,7 @@ class Trainer:
         return TrainingTime((step + 1) / per_epoch, self.config.total_epochs, per_epoch)
 
     def _loss_and_backward(self, objective: Objective, examples: Examples, share: float) -> Mapping[str, Tensor]:
-        """Leave the gradients of this share of the loss on the weights; returns the loss and what it logs."""
+        """Add the gradients of this share of the loss to the weights; returns the loss and its logs."""
         if not self.captures_loss:
             return self._backward(objective, share, examples)
         if objective.phase not in self.graphed_losses:  # `grad_accum_steps` is 1 then, and so is `share`
@@ -320,7 +320,7 @@ class Trainer:
         if self.validation is None:
             return
         self._refuse_non_finite()
-        with torch.compiler.set_stance("force_eager"):  # every number of images still robust would be compiled again
+        with torch.compiler.set_stance("force_eager"):  # or every batch size would be compiled
             scores = self.validation(self.evaluated_model)
         score = next(scores[name] for name in SELECTED_BY if name in scores)
         self.log.validation(self.state.step, scores, self.state.robust)
@@ -339,22 +339,22 @@ class Trainer:
         self.accelerator.wait_for_everyone()
 
     def _load_checkpoint(self) -> TrainState | None:
-        """The newest one, the same for all processes: none may write the next before all have read this."""
+        """Load the newest checkpoint; no process writes the next one before all have read this one."""
         state = self.checkpoints.load()
         self.accelerator.wait_for_everyone()
         return state
 
     def _refuse_non_finite(self) -> None:
-        """Raise instead of writing, so that the last checkpoint stays a good one.
+        """Raise before non-finite values are written, so that the last checkpoint is a good one.
 
-        Checks the weights as well: a gradient can be non-finite where the loss still is finite.
+        Checks the weights as well: a gradient can be non-finite although the loss is finite.
         """
         finite = self.log.means.finite() and all_finite(self.model)
         if any_process(self.accelerator, not finite):
             raise _NotFinite(f"the loss is no longer finite at step {self.state.step}")
 
     def _roll_back(self, why: str) -> None:
-        """Return to the last checkpoint, with other random numbers from there."""
+        """Return to the last checkpoint, and continue with different random numbers."""
         state = self._load_checkpoint()
         assert state is not None
         if state.rollbacks >= _ROLLBACKS:
@@ -362,10 +362,10 @@ class Trainer:
                 f"{why}, for the {_ROLLBACKS + 1}th time. Lower the learning rate or set plan.clip_grad; "
                 "the last checkpoint is untouched."
             )
-        # the best weights on the disk may be of an update that is undone now, and still only better ones replace them
+        # the file of the best weights may be from an update that is undone here; only better weights replace it
         scored = self.validated or state
         self._continue_from(replace(state, rollbacks=state.rollbacks + 1, best=scored.best, robust=scored.robust))
-        sentence = f"{why}: back to step {state.step}, with other random numbers from there"
+        sentence = f"{why}: rolled back to step {state.step}, with different random numbers from there"
         self.log.flag(state.step, Flag("not-finite", sentence, {"rollbacks": self.state.rollbacks}))
         # saved at once, so that rollbacks are counted across restarts
         self._save_checkpoint()

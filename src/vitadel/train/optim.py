@@ -1,4 +1,4 @@
-"""Optimizers, all timm's, and which weights they decay."""
+"""Optimizers of timm, and which weights they decay."""
 
 import enum
 import fnmatch
@@ -17,7 +17,7 @@ Decaying = Annotated[float, Range(ge=0, lt=1)]
 
 
 class Decay(enum.Enum):
-    """Which weights are decayed."""
+    """The weights that are decayed."""
 
     # timm's rule; the temperatures of XCiT's attention have three and are decayed, as in the runs of Debenedetti 2022
     DIMENSIONS = "those with two dimensions or more, unless the network names them"
@@ -46,7 +46,7 @@ class AdamW:
         weight_decay: The weight decay.
         betas: The decays of the running means of gradient and squared gradient.
         decay: Which weights are decayed.
-        exempt: Patterns of names that are not, such as `*.temperature`.
+        exempt: Patterns of the names of weights that are not decayed, such as `*.temperature`.
     """
 
     lr: Positive
@@ -93,21 +93,21 @@ class SGD:
     def __post_init__(self) -> None:
         check_ranges(self)
         if self.nesterov and not self.momentum:
-            raise UsageError("SGD.nesterov looks ahead along the momentum, got momentum=0. Write nesterov=false.")
+            raise UsageError("SGD.nesterov needs momentum > 0, got momentum=0. Write nesterov=false.")
 
     def build(self, net: nn.Module) -> Optimizer:
         return _create("sgd" if self.nesterov else "momentum", net, self, momentum=self.momentum)
 
 
 def _create(name: str, net: nn.Module, choice: AdamW | Lion | SGD, **values: object) -> Optimizer:
-    """timm's optimizer of this name, with the weights it decays in one group and the others in a second."""
+    """timm's optimizer of this name, with one parameter group without and one with weight decay."""
 
     def groups(model: nn.Module) -> list[dict[str, object]]:
-        trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         decayed = _decayed(model, trained, choice.decay, choice.exempt)
-        without = [one for name, one in trained.items() if name not in decayed]
-        within = [one for name, one in trained.items() if name in decayed]
-        both = [{"params": without, "weight_decay": 0.0}, {"params": within, "weight_decay": choice.weight_decay}]
+        no_decay = [weight for name, weight in trained.items() if name not in decayed]
+        decay = [weight for name, weight in trained.items() if name in decayed]
+        both = [{"params": no_decay, "weight_decay": 0.0}, {"params": decay, "weight_decay": choice.weight_decay}]
         return [group for group in both if group["params"]]
 
     from timm.optim import create_optimizer_v2
@@ -124,9 +124,9 @@ def _decayed(net: nn.Module, weights: Mapping[str, nn.Parameter], decay: Decay, 
     no_weight_decay = getattr(net, "no_weight_decay", None)
     named = set(no_weight_decay()) if callable(no_weight_decay) else set()
     rules = {
-        Decay.DIMENSIONS: lambda name, one: one.ndim > 1 and not name.endswith("bias") and name not in named,
-        Decay.KERNELS: lambda name, one: one.ndim > 1 and name.endswith("weight"),
-        Decay.ALL: lambda name, one: True,
+        Decay.DIMENSIONS: lambda name, weight: weight.ndim > 1 and not name.endswith("bias") and name not in named,
+        Decay.KERNELS: lambda name, weight: weight.ndim > 1 and name.endswith("weight"),
+        Decay.ALL: lambda name, weight: True,
     }
-    decayed = {name for name, one in weights.items() if rules[decay](name, one)}
+    decayed = {name for name, weight in weights.items() if rules[decay](name, weight)}
     return {name for name in decayed if not any(fnmatch.fnmatch(name, pattern) for pattern in exempt)}

@@ -1,4 +1,4 @@
-"""Set-up of a training: whether model, objective, data and configuration go together, and the order of the images."""
+"""Set-up of a training: whether model, objective, data and configuration are compatible, and the order of images."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from vitadel.train.input.sampler import Sampler, Share
 
 @dataclass(frozen=True, slots=True)
 class Synthetic:
-    """Images from a generator, and the share of every batch that they make up."""
+    """Synthetic images, and their share of every batch."""
 
     images: Shards
     share: Share
@@ -35,32 +35,32 @@ def set_up(
     seed: int,
     world_size: int | None = None,
 ) -> Sampler:
-    """Check that all parts of a training go together, and prepare the model.
+    """Check that all parts of a training are compatible, and prepare the model.
 
-    Called before a run folder is claimed, so that a mistake leaves none behind, and again by the `Trainer`; the second
-    call changes nothing.
+    Called before a run folder is created, so that errors leave no folder behind, and again by the `Trainer`; the second
+    call has no further effect.
 
     Args:
-        model: Gets what the objective needs on it.
-        objective: What is minimized.
+        model: The model; buffers that the objective needs are added.
+        objective: The objective to minimize.
         train: The training images.
-        config: Everything else.
-        synthetic: Generated images, mixed into every batch.
+        config: All other settings.
+        synthetic: Synthetic images for every batch.
         seed: The seed of the run.
-        world_size: How many processes share the work; by default those of this launch.
+        world_size: The number of processes; by default that of this launch.
 
     Returns:
         The order of the images.
 
     Raises:
-        UsageError: If something does not go together; the message says which setting to change.
+        UsageError: If something is incompatible; the message says which setting to change.
     """
     check_seed(seed)
     if config.shard and isinstance(objective, AWP):
-        raise UsageError("AWP moves whole weights, and plan.shard cuts them. Set plan.shard=false.")
+        raise UsageError("AWP perturbs whole weight tensors, and plan.shard shards them. Set plan.shard=false.")
     if config.shard and objective.trains_subsets:
         raise UsageError(
-            f"{type(objective).__name__} trains other weights at every update, and plan.shard shards all of them. "
+            f"{type(objective).__name__} trains different weights at every update, and plan.shard shards all of them. "
             "Set plan.shard=false."
         )
     sampler = make_sampler(
@@ -76,13 +76,13 @@ def set_up(
 def make_sampler(
     train: Split, synthetic: Synthetic | None, config: TrainingConfig, seed: int, world_size: int
 ) -> Sampler:
-    """The order of the images, for a batch that `world_size` processes can share."""
+    """The order of the images, for batches that are divided among `world_size` processes."""
     refuse_empty(train, "the training split", "train on")
     size = min(config.batch_size, len(train)) if synthetic is None else config.batch_size
     if size % (world_size * config.grad_accum_steps) and (world_size > 1 or size == config.batch_size):
         raise UsageError(
-            f"a batch of {size} cannot be shared evenly by {world_size} processes in {config.grad_accum_steps} parts. "
-            f"Set plan.batch_size to a multiple of {world_size * config.grad_accum_steps}."
+            f"a batch of {size} cannot be divided evenly among {world_size} processes in {config.grad_accum_steps} "
+            f"parts. Set plan.batch_size to a multiple of {world_size * config.grad_accum_steps}."
         )
     if config.mixing is not None and world_size > 1 and config.batch_size % (2 * world_size):
         raise UsageError(
@@ -103,7 +103,7 @@ def make_sampler(
 
 
 def _refuse_hidden_attention(config: TrainingConfig, model: Model, objective: Objective) -> None:
-    """Factors for the attention, and some objectives, work through taps, which not every way of computing calls."""
+    """Attention scaling and some objectives use taps, which compiled, sharded or recomputed layers do not call."""
     scaled = attention_scales.has_factors(model.net)
     if not (scaled or objective.uses_taps):
         return
@@ -115,7 +115,7 @@ def _refuse_hidden_attention(config: TrainingConfig, model: Model, objective: Ob
     why = "the attention of this model is scaled" if scaled else "the objective changes gradients of the attention"
     if settings := [setting for setting, hides in hidden.items() if hides]:
         raise UsageError(
-            f"{why}, and neither compiled code nor cut weights nor recomputed activations go with that. "
+            f"{why}; this does not work with compiled code, sharded weights or gradient checkpointing. "
             f"Set {' and '.join(settings)}."
         )
 
@@ -123,5 +123,7 @@ def _refuse_hidden_attention(config: TrainingConfig, model: Model, objective: Ob
 def _checkpoint_activations(model: Model) -> None:
     switch = getattr(model.net, "set_grad_checkpointing", None)
     if not callable(switch):
-        raise UsageError(f"{type(model.net).__name__} cannot recompute activations. Set plan.grad_checkpointing=false.")
+        raise UsageError(
+            f"{type(model.net).__name__} does not support gradient checkpointing. Set plan.grad_checkpointing=false."
+        )
     switch(True)

@@ -101,7 +101,7 @@ def test_models_and_images_without_values_are_refused() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
     x, y = torch.rand(4, 3, 8, 8), torch.arange(4)
-    with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
+    with pytest.raises(UsageError, match="the weights of the model are on the meta device and have no values"):
         run(model, x, y, Convergence())
     with pytest.raises(UsageError, match="the images are on the meta device and have no values"):
         run(nn.Sequential(nn.Flatten(), nn.Linear(192, 10)), x.to("meta"), y, Convergence())

@@ -195,7 +195,7 @@ def test_settings_of_other_libraries_that_no_attack_has(name: str, setting: str,
 
 def test_the_text_of_an_attack_alone_has_no_loss() -> None:
     assert message(lambda: vd.attacks.parse_attack("apgd:loss=dlr")) == (
-        "'apgd:loss=dlr' holds settings alone, and a goal holds the loss. Leave it out, and attack with "
+        "'apgd:loss=dlr' is for settings only, and a goal holds the loss. Leave it out, and attack with "
         "vd.goals.Untargeted(y, loss) or vd.goals.Targeted(classes)."
     )
 

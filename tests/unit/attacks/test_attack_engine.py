@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks import APGD, FAB, GAMA, PGD, Engine, IterativeAttack, Query, Square, State, StepContext
-from vitadel.attacks.engine.batching import ContinuousBatch, even_interval
-from vitadel.attacks.engine.queue import ImageResult, WorkQueue
+from vitadel.attacks.engine.batching import ContinuousBatch, ImageResult, WorkQueue, even_interval
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal, Targeted, Toward, Untargeted, top_other_classes
+from vitadel.goals import Goal, Targeted, TowardClass, Untargeted, top_other_classes
 from vitadel.losses import cross_entropy, logit_difference, margin, targeted_dlr
 from vitadel.threats import L1, L2, Linf, Threat
 
@@ -580,7 +579,7 @@ def test_a_step_towards_a_class_does_not_synchronize(
 ) -> None:
     for attack in (APGD(targets=3), FAB(targets=3), PGD(targets=3)):
         none_B = torch.empty(4, dtype=torch.int64, device=META)
-        oracle, items = absent(attack, Toward(none_B, none_B, loss))
+        oracle, items = absent(attack, TowardClass(none_B, none_B, loss))
         items = replace(items, threat=THREATS[norm])
         assert attack.step(oracle, items, attack.start(oracle, items))[0].z_BK.device == META
 

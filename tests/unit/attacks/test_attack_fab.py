@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitadel.attacks import FAB, Engine, StepContext
-from vitadel.attacks.engine.queue import ImageResult, WorkQueue
+from vitadel.attacks.engine.batching import ImageResult, WorkQueue
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal, Targeted, Toward, Untargeted
+from vitadel.goals import Goal, Targeted, TowardClass, Untargeted
 from vitadel.losses import logit_difference, margin
-from vitadel.threats import L1, L2, Linf, Threat, with_eps
+from vitadel.threats import L1, L2, Linf, Threat
 
 Model = Callable[[Tensor], Tensor]
 Array = NDArray[np.float64]
@@ -71,7 +71,7 @@ def test_the_nearest_point_of_a_plane_is_found_from_both_sides(norm: str, target
     model, threat = halfspace(w, b), THREATS[norm]
     label_B = model(x0).argmax(1)
     assert set(label_B.tolist()) == {0, 1}
-    goal: Goal = Toward(label_B, 1 - label_B, logit_difference) if targeted else Untargeted(label_B, margin)
+    goal: Goal = TowardClass(label_B, 1 - label_B, logit_difference) if targeted else Untargeted(label_B, margin)
     none_B = torch.zeros_like(label_B)
     items, oracle = (
         StepContext(x0, goal, threat, RandomStreams.of(0, torch.arange(len(x0))), none_B, none_B),
@@ -97,7 +97,7 @@ def test_only_points_inside_the_threat_count(norm: str) -> None:
     for row in range(len(x0)):
         costs = {}
         for factor in (0.99, 1.02, 1.06):
-            threat = with_eps(THREATS[norm], factor * exact_B[row].item())
+            threat = THREATS[norm].with_eps(factor * exact_B[row].item())
             (result,) = run_engine(FAB(steps=20), model, x0[[row]], label_B[[row]], threat)
             assert result.success == (factor > 1)
             costs[factor] = result.forwards
@@ -162,7 +162,7 @@ def test_without_targets_it_moves_to_the_nearest_boundary(norm: str, nearest: in
 @every_norm
 def test_later_restarts_start_at_half_the_radius(norm: str) -> None:
     x0 = torch.full((9, 3, 3, 3), 0.5, dtype=torch.float64)
-    threat = with_eps(THREATS[norm], 0.3)
+    threat = THREATS[norm].with_eps(0.3)
     none_B = torch.zeros(9, dtype=torch.int64)
     restart_B = torch.tensor([0, 1, 2] * 3)
     goal: Goal = Untargeted(none_B, margin)
@@ -237,7 +237,7 @@ def test_iterates_match_the_slow_implementation(norm: str, seed: int) -> None:
         return z_BK.argmax(1).item() != label_B.item(), value.item(), gradient.numpy().ravel()
 
     none_B = torch.zeros(1, dtype=torch.int64)
-    goal = Toward(label_B, target_B, logit_difference)
+    goal = TowardClass(label_B, target_B, logit_difference)
     items, oracle = StepContext(x0, goal, THREATS[norm], RandomStreams.of(0, none_B), none_B, none_B), Oracle(model)
     state, points = FAB().start(oracle, items), []
     for step in range(21):

@@ -261,7 +261,7 @@ def test_models_without_scalable_attention_are_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_refused(dtype: torch.dtype) -> None:
     x, y = images(2)
-    with pytest.raises(UsageError, match=r"holds torch.b?float16 weights. Call model.float\(\) first"):
+    with pytest.raises(UsageError, match=r"has torch.b?float16 weights. Call model.float\(\) first"):
         maximize_factors(network().to(dtype), x, y, Scaling())
 
 
@@ -282,7 +282,7 @@ def test_compiled_models_without_taps_are_refused() -> None:
         ({"blocks": 0}, "blocks must be at least 1"),
         ({"low": 1.0}, "0 < low < high"),
         ({"grid": (0.1, 0.0)}, r"Scaling.grid\[1\] must be positive, got 0.0"),
-        ({"space": "linear"}, "counts in magnitudes"),
+        ({"space": "linear"}, "is log-spaced"),
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, object], words: str) -> None:

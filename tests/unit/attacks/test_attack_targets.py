@@ -7,7 +7,7 @@ import torch
 
 from vitadel.attacks import APGD, FAB, PGD, IterativeAttack, Square
 from vitadel.core.errors import UsageError
-from vitadel.goals import Targeted, Toward, Untargeted, top_other_classes
+from vitadel.goals import Targeted, TowardClass, Untargeted, top_other_classes
 from vitadel.losses import Loss, cross_entropy, dlr, logit_difference, margin, targeted_dlr
 
 LABELS = torch.tensor([2, 0, 1])
@@ -16,8 +16,8 @@ Z_BK = torch.tensor([[0.0, 3.0, 9.0, 1.0, 2.0], [5.0, 4.0, 3.0, 2.0, 1.0], [9.0,
 
 def test_targets_are_ordered_by_logit() -> None:
     goals = PGD(targets=3).branch_goals(Untargeted(LABELS), top_other_classes(Z_BK, LABELS, 3), 5)
-    assert all(isinstance(goal, Toward) for goal in goals)
-    result = [(goal.label_B.tolist(), goal.target_B.tolist()) for goal in goals if isinstance(goal, Toward)]
+    assert all(isinstance(goal, TowardClass) for goal in goals)
+    result = [(goal.label_B.tolist(), goal.target_B.tolist()) for goal in goals if isinstance(goal, TowardClass)]
     assert result == [([2, 0, 1], [1, 1, 0]), ([2, 0, 1], [4, 2, 4]), ([2, 0, 1], [3, 3, 2])]
     objectives = [goal.objective(Z_BK).tolist() for goal in goals]
     assert objectives == [[-6, -1, 9], [-7, -2, 8], [-8, -3, 7]]
@@ -43,7 +43,7 @@ def test_losses_of_attacks_with_targets(classes: int, apgd: Any, other: Any) -> 
         goals = attack.branch_goals(
             Untargeted(label_B, cross_entropy), top_other_classes(Z_BK[:, :classes], label_B, classes - 1), classes
         )
-        assert [goal.loss for goal in goals if isinstance(goal, Toward)] == [loss] * (classes - 1)
+        assert [goal.loss for goal in goals if isinstance(goal, TowardClass)] == [loss] * (classes - 1)
 
 
 def test_two_classes_have_a_margin_instead_of_dlr() -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from vitadel.core.distributed import Ranks, set_launch_environment
 from vitadel.core.errors import UsageError
@@ -121,3 +122,10 @@ def test_images_are_partitioned() -> None:
 def test_neighbors_go_to_different_processes() -> None:
     assert [Ranks(rank, 3).local_part([0, 1, 2, 4, 5, 6]) for rank in range(3)] == [[0, 6], [1, 4], [2, 5]]
     assert Ranks().local_part([3, 1]) == [3, 1]
+
+
+def test_a_single_process_gathers_its_own_tensor() -> None:
+    value = torch.rand(3, 2)
+    assert Ranks.current() == Ranks()
+    assert torch.equal(Ranks().gather(value), value[None])
+    assert torch.equal(Ranks().mean(value), value)

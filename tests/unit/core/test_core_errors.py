@@ -13,7 +13,7 @@ def test_long_errors_are_truncated() -> None:
     assert short_reason(ValueError("y" * 200)) == "y" * 200
     assert short_reason(ValueError("y" * 201)) == "y" * 200 + "..."
     assert short_reason(ValueError("set weights_only=False")) == "ValueError"
-    assert short_reason(ValueError("GLOBAL os.system was not allowed")) == "it asks for os.system"
+    assert short_reason(ValueError("GLOBAL os.system was not allowed")) == "it references os.system"
     assert str(unknown_name_error("suite", "quik", ["quick", "clean"])) == (
         "unknown suite 'quik'. Did you mean 'quick'? Known: clean, quick."
     )

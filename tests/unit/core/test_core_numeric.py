@@ -109,7 +109,7 @@ def test_an_integer_has_64_bits(text: str) -> None:
             "AdamW.betas must be a tuple of 2 numbers, got (0.9,). Write for example (0, 0).",
         ),
         (lambda: AdamW(0.1, betas="ab"), "AdamW.betas must be a tuple of numbers, got 'ab'. Write for example (1, 2)."),  # type: ignore[arg-type]
-        (lambda: SGD(0.1, momentum=0), "SGD.nesterov looks ahead along the momentum, got momentum=0."),
+        (lambda: SGD(0.1, momentum=0), "SGD.nesterov needs momentum > 0, got momentum=0."),
         (lambda: Linf("8/255" * 99), "Linf.eps must be a finite number and lie in (0, 1], got '8/2558/255"),  # type: ignore[arg-type]
         (lambda: check_seed(2**64), "the seed must lie in [-9223372036854775808, 9223372036854775807], got 1844674407"),
         (lambda: check_seed(None), "the seed must be a whole number and lie in [-9223372036854775808, 92233720368547"),

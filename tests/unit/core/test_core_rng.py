@@ -3,12 +3,15 @@
 Shape letters: B images.
 """
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from scipy import stats
 from torch import Tensor
 
-from vitadel.core.rng import RandomStreams, fold_seed, splitmix64, splitmix64_int
+from vitadel.core.rng import RandomStreams, fold_seed, seeded_generators, splitmix64, splitmix64_int
 
 WORD = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -242,3 +245,24 @@ def test_random_numbers_of_an_image_are_pinned() -> None:
     assert torch.allclose(rng.normal(2, dtype=torch.float64), normal, atol=1e-5)
     assert rng.randint(1000, 2).tolist() == [[190, 855], [308, 36]]
     assert rng.signs(3).tolist() == [[-1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]]
+
+
+def test_seeded_generators_are_restored() -> None:
+    """Also after an error; inside, the same seed gives the same numbers."""
+
+    def numbers() -> tuple[float, float, float]:
+        return random.gauss(), float(np.random.rand()), float(torch.rand(()))
+
+    def state() -> tuple[object, ...]:
+        return random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
+
+    before = state()
+    with seeded_generators(-3):
+        first = numbers()
+    with seeded_generators(-3):
+        assert numbers() == first
+    with pytest.raises(ZeroDivisionError), seeded_generators(-3):
+        assert numbers()[0] == 1 // 0
+    assert state() == before
+    with seeded_generators(4):
+        assert numbers() != first

@@ -314,7 +314,7 @@ def test_models_and_images_without_values_are_refused() -> None:
     partly = nn.Sequential(nn.Flatten(), nn.Linear(192, 192), nn.Linear(192, 10).to("meta"))
     x, y = torch.rand(4, 3, 8, 8), torch.arange(4)
     for model in (whole, partly):
-        with pytest.raises(UsageError, match="the model has weights on the meta device, which have no values"):
+        with pytest.raises(UsageError, match="the weights of the model are on the meta device and have no values"):
             robustness(model, x, y)
     real = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
     for images, labels, what in ((x.to("meta"), y, "images"), (x, y.to("meta"), "labels")):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitadel.goals import TARGETS, Diverge, Goal, Targeted, Toward, Untargeted, top_other_classes
+from vitadel.goals import TARGETS, Diverge, Goal, Targeted, TowardClass, Untargeted, top_other_classes
 from vitadel.losses import LOSSES, Loss, cross_entropy, kl_divergence, logit_difference, targeted_dlr
 
 Z_BK = torch.tensor([[3.0, 1.0, 0.0, -2.0], [0.0, 2.0, 1.0, 5.0], [1.0, 4.0, 3.0, 0.0]])
@@ -56,7 +56,7 @@ def test_diverge_maximizes_the_divergence_from_the_reference() -> None:
     [
         Untargeted(LABELS, LOSSES["dlr"]),
         Targeted(LABELS, LOSSES["margin"]),
-        Toward(LABELS, torch.tensor([3, 0, 1]), logit_difference),
+        TowardClass(LABELS, torch.tensor([3, 0, 1]), logit_difference),
         Diverge(Z_BK.flip(1)),
     ],
     ids=["untargeted", "targeted", "toward", "diverge"],
@@ -83,17 +83,17 @@ def test_targets_by_name() -> None:
 
 def test_towards_maximizes_the_logit_difference_of_its_class() -> None:
     target_B = torch.tensor([2, 3, 1])
-    assert Toward(LABELS, target_B, logit_difference).objective(Z_BK).tolist() == [-3, 3, 1]
-    assert torch.equal(Toward(LABELS, target_B).objective(Z_BK), targeted_dlr(Z_BK, LABELS, target_B))
+    assert TowardClass(LABELS, target_B, logit_difference).objective(Z_BK).tolist() == [-3, 3, 1]
+    assert torch.equal(TowardClass(LABELS, target_B).objective(Z_BK), targeted_dlr(Z_BK, LABELS, target_B))
 
 
 def test_towards_succeeds_with_any_wrong_class() -> None:
     """Image 1 is predicted as class 3 though class 0 was the target; image 2 of class 2 as class 1."""
-    assert Toward(LABELS, torch.tensor([1, 0, 3]), logit_difference).success(Z_BK).tolist() == [False, True, True]
+    assert TowardClass(LABELS, torch.tensor([1, 0, 3]), logit_difference).success(Z_BK).tolist() == [False, True, True]
 
 
 def test_classes_of_label_and_target_are_both_checked() -> None:
-    assert Toward(LABELS, torch.tensor([3, 0, 1])).classes.tolist() == [3, 1, 2]
+    assert TowardClass(LABELS, torch.tensor([3, 0, 1])).classes.tolist() == [3, 1, 2]
 
 
 def test_top_other_classes_are_ranked_without_the_label() -> None:

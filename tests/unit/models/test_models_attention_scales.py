@@ -106,8 +106,8 @@ def _through_pickle(model: Model, path: Path) -> Model:
 def test_a_factor_of_the_logits_goes_with_them(x: Tensor, tmp_path: Path, way: str) -> None:
     plain, model = scaled(), fresh()
     set_attention_scales(model, FACTORS, logits=0.5)
-    assert model.logits_scale is not None
-    assert plain.logits_scale is None
+    assert "logits_scale" in model.net.state_dict()
+    assert "logits_scale" not in plain.net.state_dict()
     torch.testing.assert_close(model(x), 0.5 * plain(x))
     backs: dict[str, Callable[[], Model]] = {
         "file": lambda: _through_file(model, tmp_path / "model.safetensors"),
@@ -144,16 +144,16 @@ def test_training_state_is_in_no_file(tmp_path: Path) -> None:
 def test_a_file_with_the_factors_of_another_depth_is_refused(tmp_path: Path) -> None:
     state = {**fresh().net.state_dict(), attention_scales.ATTENTION: torch.ones(3)}
     models.save(fresh(), tmp_path / "model.safetensors", tensors=state)
-    with pytest.raises(UsageError, match="this network has 2 attentions, got 3 factors"):
+    with pytest.raises(UsageError, match="this network has 2 attention layers, got 3 factors"):
         models.load(tmp_path / "model.safetensors")
 
 
 @pytest.mark.parametrize(
     ("factors", "message"),
     [
-        ([1.0], "this network has 2 attentions, got 1 factors. Give one, or one each"),
-        ([1.0, -0.5], r"must be numbers from 0 up, got \[1.0, -0.5\]"),
-        ([1.0, float("nan")], "must be numbers from 0 up"),
+        ([1.0], "this network has 2 attention layers, got 1 factors. Give one, or one each"),
+        ([1.0, -0.5], r"must be finite and not negative, got \[1.0, -0.5\]"),
+        ([1.0, float("nan")], "must be finite and not negative"),
     ],
 )
 def test_invalid_factors_are_refused(factors: list[float], message: str) -> None:
@@ -204,5 +204,5 @@ def test_a_compiled_search_uses_the_factors(x: Tensor, monkeypatch: pytest.Monke
 def test_a_compiled_network_is_refused(x: Tensor) -> None:
     model = scaled()
     model.net.compile(backend="eager")
-    with pytest.raises(UsageError, match="compiled code does not see them. Do not compile it"):
+    with pytest.raises(UsageError, match="compiled code does not apply. Do not compile it"):
         model(x)

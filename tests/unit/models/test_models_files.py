@@ -220,7 +220,7 @@ def test_errors_of_torch_are_shortened(state: State, tmp_path: Path) -> None:
     assert "\x1b" not in message
     assert "\n" not in message
     assert "weights_only" not in message
-    assert "holds more than weights, and only weights are read (it asks for numpy._core.multiarray.scalar)" in message
+    assert "holds more than weights, and only weights are read (it references numpy._core.multiarray.scalar)" in message
 
 
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])

@@ -143,7 +143,7 @@ def test_tagged_architectures_use_the_configuration_of_the_tag() -> None:
     [
         ({"dept": 2}, "unknown option of timm:test_vit 'dept'. Did you mean 'depth'"),
         ({"num_heads": 7}, "timm cannot build test_vit with .*num_heads=7: .*divisible"),
-        ({"img_size": 32}, "img_size of timm:test_vit is not an option. Say image_size=32 instead"),
+        ({"img_size": 32}, "img_size of timm:test_vit is not an option. Write image_size=32 instead"),
         ({"in_chans": 1}, "images have 3 channels here, got in_chans=1. Leave it out"),
     ],
 )
@@ -284,7 +284,7 @@ def test_the_last_checkpoint_does_not_replace_the_best(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_too_long_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot look at .*: File name too long"):
+    with pytest.raises(UsageError, match="cannot access .*: File name too long"):
         load(tmp_path / ("x" * 300))
 
 
@@ -294,9 +294,7 @@ def test_an_inaccessible_run_folder_is_named(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "exists", locked)
     for name in (tmp_path, tmp_path / "checkpoints" / "best.safetensors"):
-        with pytest.raises(
-            UsageError, match=r"cannot look at .*best\.safetensors: Permission denied\. Make it and its"
-        ):
+        with pytest.raises(UsageError, match=r"cannot access .*best\.safetensors: Permission denied\. Make it and its"):
             load(name)
 
 
@@ -344,7 +342,7 @@ def test_files_without_a_description_need_an_architecture(tmp_path: Path) -> Non
     write_tensors(tmp_path / "bare.safetensors", small().net.state_dict(), {})
     torch.save({}, tmp_path / "bare.pth")
     for file in ("bare.safetensors", "bare.pth"):
-        with pytest.raises(UsageError, match=f"does not say what it is. Name its architecture: timm:NAME@.*{file}"):
+        with pytest.raises(UsageError, match=f"no description of its model. Name the architecture: timm:NAME@.*{file}"):
             load(tmp_path / file)
 
 
@@ -401,7 +399,7 @@ def test_without_network_pretrained_weights_give_advice(monkeypatch: pytest.Monk
         load("timm:test_vit", pretrained=True)
     assert str(error.value) == (
         "could not fetch the weights of test_vit (OSError: network is unreachable). "
-        "Without the network, give a file: timm:test_vit@FILE."
+        "Without internet access, give a file: timm:test_vit@FILE."
     )
 
 

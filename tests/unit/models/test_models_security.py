@@ -355,7 +355,7 @@ def test_descriptions_of_adapters_are_bounded_too(tmp_path: Path) -> None:
         ({"num_classes": 10**9}, "num_classes must be a whole number"),
         ({"num_classes": 60_000}, "of another shape: heads.acc.weight"),
         ({"tuning": {**values["tuning"], "reduction": "4"}}, "Tuning.reduction must be a whole number"),
-        ({"tuning": {**values["tuning"], "reduction": 10**6}}, "leaves nothing of 32 numbers"),
+        ({"tuning": {**values["tuning"], "reduction": 10**6}}, "leaves no channels of 32"),
     ):
         write(tmp_path / "bad.safetensors", state, {**about, SPEC_KEY: json.dumps({**values, **change})})
         with pytest.raises(UsageError, match=message):
@@ -381,7 +381,7 @@ def test_a_refused_pickle_names_its_global_without_advice(tmp_path: Path, zipped
     with pytest.raises(UsageError) as refused:
         load(f"timm:test_vit@{tmp_path / 'w.pth'}")
     assert str(refused.value) == (
-        f"{tmp_path / 'w.pth'} holds more than weights, and only weights are read (it asks for {os.name}.mkdir). "
+        f"{tmp_path / 'w.pth'} holds more than weights, and only weights are read (it references {os.name}.mkdir). "
         "Re-save its state dict alone: torch.save(model.state_dict(), ...)."
     )
     assert not (tmp_path / "executed").exists()
@@ -444,7 +444,7 @@ def test_factors_of_attention_in_a_file_are_checked(tmp_path: Path, factors: tor
     save(model, tmp_path / "m.safetensors")
     state, about = read_tensors(tmp_path / "m.safetensors")
     write(tmp_path / "m.safetensors", {**state, "attention_scales": factors}, about)
-    with pytest.raises(UsageError, match=r"this network has 1 attentions, got|factors of attention must be numbers"):
+    with pytest.raises(UsageError, match=r"has 1 attention layers, got|attention scaling factors must be finite"):
         load(tmp_path / "m.safetensors")
 
 

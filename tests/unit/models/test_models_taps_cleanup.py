@@ -373,7 +373,10 @@ def test_unknown_names_are_refused_with_the_known_ones(tiny: Tiny) -> None:
 
 @pytest.mark.parametrize("factors", [[1.0], [1.0, 1.0, 1.0], torch.ones(1), []])
 def test_wrong_number_of_factors_is_refused(tiny: Tiny, factors: list[float] | Tensor) -> None:
-    with pytest.raises(UsageError, match=f"2 attentions, got {len(factors)} factors"), tiny("vit").taps.scale(factors):
+    with (
+        pytest.raises(UsageError, match=f"2 attention layers, got {len(factors)} factors"),
+        tiny("vit").taps.scale(factors),
+    ):
         pass
 
 

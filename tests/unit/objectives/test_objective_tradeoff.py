@@ -265,7 +265,7 @@ def test_models_without_trainable_parts_are_refused() -> None:
         OBJECTIVE.prepare_model(adapted(SINGLE))
     shallow = tora(base(depth=1))
     OBJECTIVE.prepare_model(tora(base(depth=1), Tuning(recursion="fusion")))
-    with pytest.raises(UsageError, match="this network has one block alone"):
+    with pytest.raises(UsageError, match="this network has one block only"):
         OBJECTIVE.prepare_model(shallow)
     for model, objective in [
         (adapted(), OBJECTIVE),

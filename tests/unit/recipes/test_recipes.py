@@ -235,7 +235,7 @@ def test_a_missing_start_is_named(name: str, tmp_path: Path, monkeypatch: pytest
     ("objective", "shard", "message"),
     [
         (TORATraining(FGSM(), Linf(0.1)), False, "TORATraining trains adapters, and this .* has none"),
-        (AWP(Standard()), True, "AWP moves whole weights, and plan.shard cuts them"),
+        (AWP(Standard()), True, "AWP perturbs whole weight tensors, and plan.shard shards them"),
     ],
 )
 def test_inconsistent_recipes_create_no_folder(objective: Objective, shard: bool, message: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import parse_number
-from vitadel.threats import L1, L2, Linf, with_eps
+from vitadel.threats import L1, L2, Linf
 
 
 def test_numbers_are_exact_fractions() -> None:
@@ -16,10 +16,10 @@ def test_numbers_are_exact_fractions() -> None:
 
 
 def test_with_eps_changes_only_the_radius() -> None:
-    assert with_eps(L1(3, active=0.2), 5) == L1(5, active=0.2)
-    assert with_eps(Linf(0.1), 0.2) == Linf(0.2)
+    assert L1(3, active=0.2).with_eps(5) == L1(5, active=0.2)
+    assert Linf(0.1).with_eps(0.2) == Linf(0.2)
     with pytest.raises(UsageError, match="Linf.eps"):
-        with_eps(Linf(0.1), 2)
+        Linf(0.1).with_eps(2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -70,7 +70,7 @@ def test_invalid_orders_are_refused() -> None:
         replace(MIXED, synthetic=0)
     with pytest.raises(UsageError, match=r"must lie in \[0, 1\], got 1.5"):
         replace(MIXED, share=1.5)
-    with pytest.raises(UsageError, match="repeated augmentation is for real images alone"):
+    with pytest.raises(UsageError, match="repeated augmentation is for real images only"):
         replace(MIXED, repeats=3)
 
 

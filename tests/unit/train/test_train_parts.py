@@ -122,12 +122,12 @@ def test_invalid_learning_rates_are_refused() -> None:
     ("values", "world_size", "message"),
     [
         ({"batch_size": 8}, 2, None),
-        ({"batch_size": 8}, 3, "a batch of 8 cannot be shared evenly by 3 processes in 1 parts"),
+        ({"batch_size": 8}, 3, "a batch of 8 cannot be divided evenly among 3 processes in 1 parts"),
         ({"batch_size": 12, "grad_accum_steps": 3}, 2, None),
         (
             {"batch_size": 12, "grad_accum_steps": 4},
             2,
-            "a batch of 12 cannot be shared evenly by 2 processes in 4 parts",
+            "a batch of 12 cannot be divided evenly among 2 processes in 4 parts",
         ),
         ({"batch_size": 8, "mixing": Mixing()}, 2, None),
         (

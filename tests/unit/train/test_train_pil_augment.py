@@ -304,6 +304,6 @@ def test_the_highest_level_of_posterize_is_black(in_memory_split: Split) -> None
 
 def test_a_negative_number_of_workers_is_refused(in_memory_split: Split) -> None:
     with pytest.raises(
-        UsageError, match=r"pil_augmented\(num_workers=\) must lie in \[0, 1024\], got -1. 0 works in this process"
+        UsageError, match=r"pil_augmented\(num_workers=\) must lie in \[0, 1024\], got -1. 0 uses this process"
     ):
         next(pil_augmented(in_memory_split, ORDER, FULL, seed=0, num_workers=-1))

@@ -143,9 +143,10 @@ def test_the_literal_form_trains_resumes_and_is_saved_with_its_factors(
     assert same(weights(whole), weights(stopped))
     back = models.load(whole.checkpoints / "final.safetensors")
     assert same(back.net.state_dict(), model.net.state_dict())
-    assert (back.attention_scales is None) == (back.logits_scale is None) == (scope is Scope.ATTACK)
-    if back.attention_scales is not None and back.logits_scale is not None:
-        assert bool((torch.cat([back.attention_scales, back.logits_scale[None]]) != 1).any())
+    logits_scale = dict(back.net.named_buffers()).get("logits_scale")
+    assert (back.attention_scales is None) == (logits_scale is None) == (scope is Scope.ATTACK)
+    if back.attention_scales is not None and logits_scale is not None:
+        assert bool((torch.cat([back.attention_scales, logits_scale[None]]) != 1).any())
 
 
 def test_a_model_trained_on_scaled_attacks_is_a_plain_model(train: Split, tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_the_cosine_starts_after_the_warm_up_by_default() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"grad_accum_steps": 3}, "TrainingConfig.batch_size of 512 cannot be cut into 3 equal parts"),
+        ({"grad_accum_steps": 3}, "TrainingConfig.batch_size of 512 cannot be divided into 3 equal parts"),
         ({"decay_epochs": 0.0}, "TrainingConfig.decay_epochs must be positive"),
         ({"cooldown_epochs": -1}, "TrainingConfig.cooldown_epochs must not be negative"),
         ({"ema": 0.9, "ema_after": 1.0}, r"TrainingConfig.ema_after must lie in \[0, 1\)"),

@@ -204,8 +204,8 @@ def test_compiled_training_gives_the_same_weights(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"shard": True}, "TORATraining trains other weights at every update.*Set plan.shard=false"),
-        ({"grad_checkpointing": True}, "AdaptedViT cannot recompute activations"),
+        ({"shard": True}, "TORATraining trains different weights at every update.*Set plan.shard=false"),
+        ({"grad_checkpointing": True}, "AdaptedViT does not support gradient checkpointing"),
     ],
 )
 def test_unsupported_settings_are_refused_before_the_first_update(

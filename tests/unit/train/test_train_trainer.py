@@ -127,7 +127,7 @@ def test_a_nan_loss_rolls_back_with_other_random_numbers(train: Split, tmp_path:
     Trainer(tiny_vit(), BrokenOnce(), train, PLAN, run, seed=1, notify=lambda what, *_: seen.append(what)).fit()
     (alarm,) = run.read_log("alarm")
     assert alarm["code"] == "not-finite"
-    assert "the loss is no longer finite at step 6: back to step 3" in str(alarm["sentence"])
+    assert "the loss is no longer finite at step 6: rolled back to step 3" in str(alarm["sentence"])
     assert any(what.startswith("flag at step 3: the loss is no longer finite") for what in seen)
     assert all(bool(value.isfinite().all()) for value in weights(run).values())
     # not the weights of a run without the NaN: other random numbers came after it

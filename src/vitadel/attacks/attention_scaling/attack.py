@@ -10,7 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from vitadel.attacks.attention_scaling.factor_search import Factors, FactorSearchResult, Scaling, maximize_factors
+from vitadel.attacks.attention_scaling.config import Factors, Scaling
+from vitadel.attacks.attention_scaling.factor_search import FactorSearchResult, maximize_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel, logit_scaling_flags, require_taps
 from vitadel.attacks.autoattack import AutoAttack
 from vitadel.attacks.base import Attack
@@ -68,7 +69,7 @@ class RescaledIterativeAttack(IterativeAttack):
             return replace(query, z_BK=model(query.x)), new_state
 
     def _rescaled_again(self, model: Model) -> Model:
-        """Without the checks that `start` has made: they would go through all weights in every step."""
+        """As `rescale_model`, but without its checks, which `start` has made: they read all weights."""
         return RescaledModel(model, self.factors.attentions, self.factors.logits)  # type: ignore[arg-type]
 
     def num_steps(self, threat: Threat) -> int:
@@ -124,7 +125,7 @@ class AAS(Attack):
     Args:
         inner: The attack.
         scaling: How factors are searched, on the attacked images.
-        factors: The factors, if they are known; see `prepared`.
+        factors: The factors, if known; see `prepared`.
 
     Raises:
         UsageError: If the model has no taps, is compiled or computes in half precision, or the goal is not untargeted.

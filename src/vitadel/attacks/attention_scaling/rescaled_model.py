@@ -13,7 +13,7 @@ from vitadel.core.flags import Flag
 
 
 class AttentionTaps(Protocol):
-    """The named points of a model, as far as attention scaling needs them."""
+    """The taps of a model that attention scaling needs."""
 
     def attentions(self) -> list[str]:
         """The names of the attention layers, in the order of the factors of `scale`."""
@@ -31,14 +31,14 @@ class HasTaps(Protocol):
 
     @property
     def taps(self) -> AttentionTaps:
-        """Its named points."""
+        """Its taps."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits."""
 
 
 class RescaledModel(nn.Module):
-    """`softmax(s q k' / sqrt(d))` in every attention, one factor s for each, and the logits times `logits`.
+    """`softmax(s q k' / sqrt(d))` in every attention layer, with one factor s for each, and the logits times `logits`.
 
     An attack may use its gradients, but an adversarial example counts only on the original model.
 
@@ -87,7 +87,7 @@ def require_taps(model: object) -> HasTaps:
     half = {torch.float16, torch.bfloat16}
     if dtype := next((weight.dtype for weight in model.parameters() if weight.dtype in half), None):
         raise UsageError(
-            f"attention scaling is about what float32 can tell apart, and this model holds {dtype} weights. "
+            f"attention scaling needs the resolution of float32, and this model has {dtype} weights. "
             "Call model.float() first."
         )
     return model

@@ -1,17 +1,19 @@
 """Continuous batching: an attack runs on a queue of images, and waiting images replace finished ones.
 
 A batch has slots for images; the items of an image (one per target class) are consecutive rows of its tensors. Every
-few steps finished items are read from the device; their images are judged in float32 and leave, and waiting images take
+few steps the state of all items is read from the device; finished images are judged in float32, and waiting images take
 their slots. When none are waiting, the batch is compacted. What an item does depends on its image, its seed and its own
 number of steps, never on its neighbors: no result depends on the batch size.
 
-Shape letters: B items.
+The file has more than 400 lines because admission, steps and judging work on the same slots and tensors.
+
+Shape letters: B items, T targets.
 """
 
 import math
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import NoReturn
 
@@ -19,21 +21,73 @@ import torch
 from torch import Tensor
 
 from vitadel.attacks.engine.iterative import IterativeAttack, StepContext
-from vitadel.attacks.engine.queue import ImageResult, NonFiniteError, WorkQueue
 from vitadel.attacks.oracle import Oracle, is_finite, is_zero
 from vitadel.core.cuda_graph import CudaGraph, Tensors
+from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.oom import refuse_single_image, run_in_parts
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat, per_image
 
-# a GPU's batch is compacted when this share of its slots is in use, and captured again if at least this many steps are
-# left
+# a batch on a GPU is compacted when at most this share of its slots is in use, and its step is captured again if at
+# least this many steps are left
 _COMPACT_BELOW, _WORTH_CAPTURING = 0.75, 30
-# how far outside eps rounding may leave a point of the boundary; the judge sees it projected
+# how far rounding may move a point of the boundary outside of eps; the judge gets it projected
 _ROUNDING = 1e-5
 _NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WorkQueue:
+    """The images to attack, loaded when a batch has space for them.
+
+    Args:
+        rng: A random stream per image.
+        num_classes: The number of classes of the model.
+        fetch: Takes indices into the queue and returns, on the model's device, the images [B, C, H, W], their goal, and
+            the classes other than the label [B, T] by descending clean logit.
+    """
+
+    rng: RandomStreams
+    num_classes: int
+    fetch: Callable[[Tensor], tuple[Tensor, Goal, Tensor]]
+
+    def __len__(self) -> int:
+        return len(self.rng.key_B)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageResult:
+    """The result of an attack on one image.
+
+    Args:
+        index: The image's index in the queue.
+        success: Whether an adversarial example was found.
+        x_adv: The adversarial example, or the best attempt.
+        prediction: The judge's class for an adversarial example, -1 for a robust image.
+        distance: The distance of `x_adv` in the threat's norm.
+        forwards: Forward passes; an attack that counts them per batch divides the number evenly among its images.
+        backwards: Backward passes.
+        zero_gradients: Gradients that were exactly zero.
+        rejected: Successes in the search's precision that the judge did not confirm.
+        seconds: The duration, divided evenly among the images attacked at the same time.
+    """
+
+    index: int
+    success: bool
+    x_adv: Tensor
+    prediction: int
+    distance: float
+    forwards: float
+    backwards: float
+    zero_gradients: float
+    rejected: int
+    seconds: float
+
+
+class NonFiniteError(UsageError):
+    """The model returned NaN or infinite logits or gradients in a search."""
 
 
 @dataclass(slots=True)
@@ -61,6 +115,7 @@ class ContinuousBatch:
         queue: The images.
         threat: The threat model.
         judge: The float32 model that confirms successes, if any.
+        flags: Receives a flag if the step could not be captured.
     """
 
     batch_size: int
@@ -92,6 +147,17 @@ class ContinuousBatch:
         self.num_steps = self.attack.num_steps(self.threat)
         self.steps_per_sync = even_interval(self.num_steps, self.sync_interval)
 
+    def results(self) -> Iterator[list[ImageResult]]:
+        """Attack all images; their results are yielded as they finish."""
+        while True:
+            with torch.no_grad():  # not around the `yield`, where it would apply to the caller
+                if not self.fill():
+                    return
+                self.advance()
+                finished = self.collect()
+            if finished:
+                yield finished
+
     # ------------------------------------------------------------- admission
 
     def fill(self) -> bool:
@@ -121,7 +187,7 @@ class ContinuousBatch:
             self.waiting.extendleft(reversed(indices))
             self.capacity = max(1, len(self.slots) or len(slot_numbers) // 2)
             torch.cuda.empty_cache()
-            return len(slot_numbers) == 1  # those inside continue alone
+            return len(slot_numbers) == 1  # the images in the batch continue without it
         return True
 
     def _admit(self, slot_numbers: list[int], index_B: Tensor) -> None:
@@ -172,7 +238,7 @@ class ContinuousBatch:
     # ------------------------------------------------------------------ steps
 
     def advance(self) -> None:
-        """Some steps of every item; if memory runs out, half of the images wait again."""
+        """Advance every item by a few steps; when out of memory, return half of the images to the queue."""
         try:
             if self.use_cuda_graph and self.graph is None and self._worth_capturing():
                 self._capture()
@@ -185,15 +251,17 @@ class ContinuousBatch:
             self._halve()
 
     def _capture(self) -> None:
-        """Capture the step; a model that synchronizes with its device cannot be captured."""
+        """Capture the step, which fails for a model that synchronizes with its device."""
         try:
-            self.graph = CudaGraph.record(self.step, self.items)
+            self.graph = CudaGraph.capture(self.step, self.items)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
             self.use_cuda_graph = False
             first = str(error).strip().splitlines()[0]
-            self.flags.append(Flag("search-fallback", f"the steps could not be recorded: {first[:200]}", {}))
+            self.flags.append(
+                Flag("search-fallback", f"the steps could not be captured as a CUDA graph: {first[:200]}", {})
+            )
 
     def _worth_capturing(self) -> bool:
         return self.num_steps - int(self.items["step"].min()) >= _WORTH_CAPTURING or bool(self.waiting)
@@ -229,7 +297,7 @@ class ContinuousBatch:
         nonfinite_B = ~is_finite(query.z_BK)
         if query.grad is not None:
             nonfinite_B |= ~is_finite(query.grad)
-            # after a success a loss may well be flat, as DLR is where the label comes third
+            # after a success the gradient may be zero, as that of DLR where the label has the third largest logit
             zero_B = is_zero(query.grad) & active_B & ~ctx.goal.success(query.z_BK)
             new["zero_gradients"] = items["zero_gradients"] + zero_B
         new["nonfinite"] = items["nonfinite"] | (nonfinite_B & active_B)
@@ -247,7 +315,7 @@ class ContinuousBatch:
     # ---------------------------------------------------------------- judging
 
     def collect(self) -> list[ImageResult]:
-        """Judge successes; images that are done leave, others whose steps are used up start their next restart."""
+        """Judge successes and remove finished images; images out of steps start their next restart."""
         names = ("success_step", "step", "zero_gradients", "nonfinite")
         columns = torch.stack([self.items[name] for name in names]).tolist()
         success_step, step, zeros, nonfinite = (
@@ -259,17 +327,16 @@ class ContinuousBatch:
                 f"the model returned NaN or infinite logits or gradients for {bad} images under attack. "
                 "Check its weights and precision: a NaN would count as a success of the attack."
             )
-        self._share_time(used)
+        self._divide_time(used)
         broken = self._judge({number: success_step[number] for number in used if max(success_step[number]) > _NEVER})
         finished = [number for number in used if number not in broken and min(step[number]) >= self.num_steps]
         for number in (*broken, *finished):
             slot = self._slot(number)
             slot.steps, slot.zero_gradients = slot.steps + sum(step[number]), slot.zero_gradients + sum(zeros[number])
-        again = [number for number in finished if self._slot(number).restart + 1 < self.attack.restarts]
-        restarting = set(again)
-        robust = [number for number in finished if number not in restarting]
+        restarting = [number for number in finished if self._slot(number).restart + 1 < self.attack.restarts]
+        robust = [number for number in finished if self._slot(number).restart + 1 >= self.attack.restarts]
         results = self._results(broken) + self._results(dict.fromkeys(robust, (0, -1)))
-        self._restart(again)
+        self._restart(restarting)
         self._free([*broken, *robust])
         return results
 
@@ -278,7 +345,7 @@ class ContinuousBatch:
         assert slot is not None
         return slot
 
-    def _share_time(self, slot_numbers: list[int]) -> None:
+    def _divide_time(self, slot_numbers: list[int]) -> None:
         now = time.perf_counter()
         for number in slot_numbers:
             self._slot(number).seconds += (now - self.clock) / len(slot_numbers)
@@ -290,7 +357,7 @@ class ContinuousBatch:
         while success_steps:
             first = {number: _earliest(steps) for number, steps in success_steps.items()}
             rows_B = self._on_device([number * self.num_branches + branch for number, branch in first.items()])
-            agreed, predictions = self._ask_judge(rows_B)
+            agreed, predictions = self._query_judge(rows_B)
             rejected: dict[int, list[int]] = {}
             for (number, branch), yes, prediction in zip(first.items(), agreed, predictions, strict=True):
                 if yes:
@@ -305,7 +372,7 @@ class ContinuousBatch:
             success_steps = {number: steps for number, steps in rejected.items() if max(steps) > _NEVER}
         return confirmed
 
-    def _ask_judge(self, rows_B: Tensor) -> tuple[list[bool], list[int]]:
+    def _query_judge(self, rows_B: Tensor) -> tuple[list[bool], list[int]]:
         if self.judge is None:
             return [True] * len(rows_B), [-1] * len(rows_B)
         x = self.threat.project(self.items["x_adv"][rows_B], self.items["x0"][rows_B])
@@ -362,7 +429,7 @@ class ContinuousBatch:
         self._write(slot_numbers, self._start(fixed, self.items["restart"][rows_B] + 1))
 
     def _free(self, slot_numbers: list[int]) -> None:
-        """The items of these slots idle until they are replaced: their steps are used up."""
+        """Let the items of these slots idle until they are replaced, as if they had used up their steps."""
         if not slot_numbers:
             return
         for number in slot_numbers:
@@ -373,7 +440,7 @@ class ContinuousBatch:
 
 
 def even_interval(num_steps: int, about: int) -> int:
-    """An interval near `about` that divides `num_steps` with little left over: items idle for the rest."""
+    """An interval near `about` that divides `num_steps` with a small remainder, in which items would idle."""
     if about == 1:
         return 1
     near = range(max(1, about // 2), about + about // 2 + 1)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from vitadel.attacks.engine.batching import ContinuousBatch
+from vitadel.attacks.engine.batching import ContinuousBatch, ImageResult, WorkQueue
 from vitadel.attacks.engine.iterative import IterativeAttack
 from vitadel.attacks.engine.precision import PRECISIONS
-from vitadel.attacks.engine.queue import ImageResult, WorkQueue
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.flags import Flag
@@ -30,17 +29,19 @@ _MANY = 1 << 30  # classes, where the attack does not need their number
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """How an attack is executed: batch size, precision, compilation. Results of a float32 search do not depend on it.
+    """How an attack is executed: batch size, precision, compilation.
+
+    With `precision="float32"` and `compile=False`, results do not depend on the other settings.
 
     Args:
         batch_size: Items (image-target pairs) attacked at once; halved if they do not fit into memory. By default 1024
-            on a GPU, and on a CPU what suits the image size.
+            on a GPU, and on a CPU a number that depends on the image size.
         sync_interval: Steps between two checks of which items are finished. By default 1 on a CPU, about 16 on a GPU,
             where each check waits for the device.
         cuda_graph: Capture a step as a CUDA graph and replay it. By default on a GPU.
         precision: "float32", "bf16" or "fp16" for the search; a success is always verified in float32. By default
             fp16 on a GPU.
-        compile: Send the model through `torch.compile` first.
+        compile: Compile the model with `torch.compile`.
 
     Raises:
         UsageError: If a value is out of range, or the precision unknown.
@@ -67,7 +68,7 @@ class Engine:
             raise UsageError(f"Engine.cuda_graph needs a CUDA device, and the model is on {device}. Leave it out.")
         return replace(
             self,
-            # a GPU reports that it is full; the system kills a CPU process that runs out of memory
+            # a GPU out of memory raises an error; a process out of memory on a CPU is killed by the system
             batch_size=self.batch_size or (1024 if gpu else max(16, min(256, _CPU_VALUES // values))),
             sync_interval=self.sync_interval or (16 if gpu else 1),
             cuda_graph=gpu if self.cuda_graph is None else self.cuda_graph,
@@ -100,7 +101,7 @@ class Engine:
         judge: Oracle | None = None,
         flags: list[Flag] | None = None,
     ) -> Iterator[list[ImageResult]]:
-        """Attack the images of a queue and yield their results as they finish, in any order.
+        """Attack the images of a queue; their results are yielded as they finish, in any order.
 
         Args:
             attack: The iterative attack.
@@ -113,7 +114,7 @@ class Engine:
         chosen = self.on(queue.rng.key_B.device)
         assert chosen.batch_size is not None
         assert chosen.sync_interval is not None
-        batch = ContinuousBatch(
+        yield from ContinuousBatch(
             batch_size=chosen.batch_size,
             sync_interval=chosen.sync_interval,
             use_cuda_graph=bool(chosen.cuda_graph),
@@ -122,21 +123,8 @@ class Engine:
             queue=queue,
             threat=threat,
             judge=judge,
-        )
-        if flags is not None:
-            batch.flags = flags
-        while (results := _advance(batch)) is not None:
-            if results:
-                yield results
-
-
-@torch.no_grad()  # per turn: around a `yield` it would reach the caller
-def _advance(batch: ContinuousBatch) -> list[ImageResult] | None:
-    """Results of the next few steps; None when all images are done."""
-    if not batch.fill():
-        return None
-    batch.advance()
-    return batch.collect()
+            flags=[] if flags is None else flags,
+        ).results()
 
 
 def _top_other_classes(attack: IterativeAttack, model: Oracle, x0: Tensor, goal: Goal) -> tuple[Tensor, int]:

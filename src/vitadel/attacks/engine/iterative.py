@@ -1,7 +1,7 @@
-"""Attacks written as `start` and `step`, so that an engine can run thousands of images at different steps side by side.
+"""Attacks written as `start` and `step`, so that an engine can run images at different steps in one batch.
 
-Every image makes one or more *items*: an APGD-T with nine targets makes nine, which start together and end together, as
-soon as one of them succeeds. A step works on a batch of items, each with its own count of steps.
+Every image has one or more *items*: with APGD-T and nine targets it has nine, which start together and end together, as
+soon as one of them succeeds. A step works on a batch of items, each at its own step.
 
 Shape letters: B items, K classes, T targets.
 """
@@ -17,18 +17,18 @@ from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.rng import RandomStreams
-from vitadel.goals import Goal, Toward, require_untargeted
+from vitadel.goals import Goal, TowardClass, require_untargeted
 from vitadel.losses import TargetLoss, logit_difference
 from vitadel.threats import Threat
 
-# what a search keeps from one step to the next, one row per item: "x" is the next point to evaluate, "best" (optional)
-# what is returned where no adversarial example is found
+# tensors that a search keeps from one step to the next, one row per item: "x" is the next point to evaluate, "best"
+# (optional) the result if no adversarial example is found
 State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """What a step gets in addition to its state.
+    """The arguments of a step in addition to its state.
 
     Args:
         x0: [B, C, H, W] the original images.
@@ -49,7 +49,7 @@ class StepContext:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A point that was evaluated: `x`, its logits, and its gradient if one was computed."""
+    """An evaluated point: `x`, its logits, and its gradient if one was computed."""
 
     x: Tensor
     z_BK: Tensor
@@ -57,16 +57,17 @@ class Query:
 
 
 class IterativeAttack(Attack):
-    """An attack written as `num_steps`, `start` and `step`; restarts, targets and early stopping are the engine's work.
+    """An attack written as `num_steps`, `start` and `step`; the engine handles restarts, targets and early stopping.
 
-    A step must not wait for the device (`.item()`, `if tensor:`, `nonzero`): it may be captured as a CUDA graph.
+    A step must not synchronize with the device (`.item()`, `if tensor:`, `nonzero`), so that a CUDA graph can capture
+    it.
 
     Raises:
-        UsageError: If a model has fewer than two classes and the attack has targets, or these and a goal with its own.
+        UsageError: If the attack has targets, and the model fewer than two classes or the goal a target of its own.
     """
 
-    # a subclass that is a dataclass with slots calls `IterativeAttack.find_flags(self, ...)`: such a class is made anew
-    # by its decorator, and a bare `super()` would look for the one before
+    # subclasses call `IterativeAttack.find_flags(self, ...)`, because @dataclass(slots=True) creates a new class, in
+    # which `super()` without arguments fails
 
     __slots__ = ()
 
@@ -85,10 +86,10 @@ class IterativeAttack(Attack):
         Args:
             model: Call it for logits, or its `gradient` for objective, gradient and logits.
             ctx: The items and their goal; `step_B` is 0 again at the start of each restart.
-            state: As `start` or the step before returned it.
+            state: The state that `start` or the previous step returned.
 
         Returns:
-            What was evaluated, and the next state. An adversarial example among the evaluated points ends an image,
+            The evaluated point, and the next state. An adversarial example among the evaluated points ends an image,
             unless `stops_at_success` is false, and is its result; the result of a robust image is `state["best"]`, or
             `state["x"]` if there is no best.
         """
@@ -110,7 +111,7 @@ class IterativeAttack(Attack):
 
     @property
     def stops_at_success(self) -> bool:
-        """Whether the first success ends an image; not so for a randomized model, where it may be chance."""
+        """Whether the search of an image ends at its first success; for a randomized model that may be chance."""
         return True
 
     @property
@@ -123,7 +124,7 @@ class IterativeAttack(Attack):
         return self.targets > 0
 
     def num_branches(self, num_classes: int) -> int:
-        """How many items an image makes.
+        """How many items an image has.
 
         Raises:
             UsageError: If it has targets, and the model has no class but the label.
@@ -146,7 +147,7 @@ class IterativeAttack(Attack):
         return goal_per_target(goal, others_BT, logit_difference) if self.targets else [goal]
 
     def find_flags(self, goal: Goal, num_classes: int) -> tuple[Flag, ...]:
-        """Flags for what a model with this number of classes does not allow; here, for fewer classes than targets."""
+        """Flags for settings that the number of classes does not allow; here, more targets than other classes."""
         if self.targets <= num_classes - 1:
             return ()
         left = "1 target" if num_classes == 2 else f"{num_classes - 1} targets"
@@ -163,4 +164,4 @@ class IterativeAttack(Attack):
 def goal_per_target(goal: Goal, others_BT: Tensor, loss: TargetLoss) -> Sequence[Goal]:
     """For each of T target classes, the untargeted goal whose objective leads toward that class."""
     label_B = require_untargeted(goal, "an attack with targets").label_B
-    return [Toward(label_B, other_B, loss) for other_B in others_BT.unbind(1)]
+    return [TowardClass(label_B, other_B, loss) for other_B in others_BT.unbind(1)]

@@ -1,7 +1,7 @@
-"""The model that a search runs on: in half precision, compiled, or as it is.
+"""The model that a search runs on: in half precision, compiled, or unchanged.
 
-An adversarial example counts only if the float32 model confirms it. float16 has three more bits than bfloat16 and so
-resolves smaller changes; bfloat16 has the range of float32 and never overflows.
+An adversarial example counts only if the float32 model confirms it. float16 has three more bits of precision than
+bfloat16; bfloat16 has the range of float32 and does not overflow.
 """
 
 import copy
@@ -23,13 +23,13 @@ def search_model(
 ) -> tuple[Model, str, tuple[Flag, ...]]:
     """The model to search on: the first variant whose forward and backward pass work on `x`.
 
-    Tried are `precision`, compiled first if requested, and then wider precisions.
+    Candidates are `precision`, compiled first if requested, and then wider precisions.
 
     Args:
         model: The float32 model.
         x: [B, C, H, W] a few images.
         precision: The precision to start with, one of `PRECISIONS`.
-        compile: Whether to send the model through `torch.compile`.
+        compile: Whether to compile the model with `torch.compile`.
 
     Returns:
         The model, its precision, and flags for variants that failed.
@@ -46,7 +46,7 @@ def search_model(
             _check_passes(candidate, x)
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # a compiler or a cast may fail in any way, and the plain model is always there
+        except Exception as error:  # a compiler or a cast may raise anything; the plain model is the fallback
             if variant == variants[-1]:
                 raise
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -77,7 +77,7 @@ def in_precision(model: nn.Module, precision: str, *, compile: bool = False) -> 
 
 
 def _check_passes(model: Model, x: Tensor) -> None:
-    # two batch sizes, so that a compiler learns that they change
+    # two batch sizes, so that a compiler generates code for any
     for rows in (x, x[:1].expand(3, *x.shape[1:])):
         pixels = rows.detach().clone().requires_grad_()
         with torch.enable_grad():

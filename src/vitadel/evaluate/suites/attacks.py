@@ -47,7 +47,7 @@ from vitadel.evaluate.store import ResultStore, Row
 from vitadel.evaluate.suites.base import Suite, run_suite
 from vitadel.losses import margin
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, AttackRecord, SuiteRecord, ThreatRecord
-from vitadel.threats import Threat, check_size, with_eps
+from vitadel.threats import Threat, check_size
 
 # tables that are not of an attack
 _TABLES = (CLEAN, FLAGS, IMAGES)
@@ -102,7 +102,7 @@ class AttackSuite:
         if threat is None:
             raise threat_needed(self.name)
         radii = sorted({threat.eps * scale for scale in self.eps_scales})
-        kept: list[Threat | None] = [with_eps(threat, eps) for eps in radii if eps <= threat.largest_eps]
+        kept: list[Threat | None] = [threat.with_eps(eps) for eps in radii if eps <= threat.largest_eps]
         if not kept:
             raise UsageError(
                 f"suite {self.name!r} has no radius up to 1 at {threat.eps:g}, got eps_scales {self.eps_scales}. "

@@ -22,7 +22,7 @@ def _families() -> tuple[Family, ...]:
 
 
 def family_of(net: nn.Module) -> Family:
-    """The family a network belongs to; `OTHER_FAMILY`, without blocks and patches, if it is none of those known."""
+    """The family a network belongs to; `OTHER_FAMILY`, without blocks and patches, if its class is unknown."""
     return next((family for family in _families() if isinstance(net, family.architectures)), OTHER_FAMILY)
 
 

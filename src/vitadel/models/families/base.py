@@ -1,4 +1,4 @@
-"""What Vitadel has to know about a family of architectures."""
+"""The interface to a family of architectures."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ class Layer:
         prefix: Tokens in front of those of the patches in its output; None if the output does not have one token for
             every patch.
         class_token: Whether the first token is a class token.
-        all_to_all: Whether the attention relates all tokens with all.
+        all_to_all: Whether every token attends to all tokens.
         head_mixing: The module, if any, that mixes the heads' probabilities after the softmax; it takes and returns
             [B, N, N, H].
     """
@@ -49,7 +49,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What the shapes of weights imply about the images they were trained on; None where they imply nothing.
+    """The geometry of training images as far as the shapes of weights imply it; None where they do not.
 
     Args:
         kernel: Side of the patch kernel.
@@ -71,9 +71,9 @@ def attention_blocks(name: str, modules: Iterable[nn.Module], **fields: Any) -> 
 
 
 class Family:
-    """What is known about one family; this base is the family of networks without attention blocks.
+    """One family of architectures; this base class is the family of networks without attention blocks.
 
-    Adding a family is one file with a subclass: its timm classes, its `blocks`, and how its weights are resampled.
+    A new family is one file with a subclass: its timm classes, its `blocks`, and how its weights are resampled.
     """
 
     name = "convolutional"
@@ -94,7 +94,7 @@ class Family:
         return [Layer(name, known[name], changes_shape=True) for name in names if name in known]
 
     def use_fused_kernels(self, net: nn.Module) -> None:
-        """Use our attention kernels where there are any for this size; logits change only by rounding."""
+        """Use Vitadel's attention kernels if they support this size; logits change only by rounding."""
 
     def compile_units(self, net: nn.Module) -> Sequence[nn.Module]:
         """The modules to compile separately: the blocks, all of one structure, and other parts with many layers."""
@@ -117,20 +117,20 @@ class Family:
         """Rows and columns of tokens for an image of this size, measured by running the embedding."""
         return None
 
-    def prepare(self, net: nn.Module) -> None:
-        """Work around bugs of torch and timm that would give wrong gradients; logits stay the same."""
+    def apply_workarounds(self, net: nn.Module) -> None:
+        """Work around bugs of torch and timm that give wrong gradients; logits do not change."""
         for module in net.modules():
             if isinstance(module, nn.BatchNorm2d) and _contiguous_gradient not in module._forward_hooks.values():
                 module.register_forward_hook(_contiguous_gradient)
 
     def prune_unused_tokens(self, net: nn.Module) -> None:
-        """Skip computing tokens that the head never reads; logits and gradients stay, taps of the last block do not."""
+        """Do not compute tokens that the head never reads; logits and gradients stay, taps of the last block do not."""
 
     def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
         """The geometry of weights for a network like `net`, which may have been built with another one."""
         return Geometry()
 
-    def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    def convert_weights(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         """Weights of another geometry, resampled to this network's."""
         return dict(state)
 
@@ -138,15 +138,15 @@ class Family:
 def _contiguous_gradient(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
     """Make the gradient of a single image contiguous before it reaches BatchNorm.
 
-    On a CPU, torch 2.15 takes the gradient of one image that was transposed on its way, as after the stems of XCiT and
-    LeViT, for one in channels-last layout and permutes its values: gradients are wrong, and attacks fail.
+    On a CPU, torch 2.15 treats the transposed gradient of a single image, as after the stems of XCiT and LeViT, as one
+    in channels-last layout and permutes its values: gradients are wrong, and attacks fail.
     """
     if len(out) == 1 and out.is_cpu and out.requires_grad:
         out.register_hook(Tensor.contiguous)
 
 
-class Patched(Family):
-    """What families share that cut the image into patches with one embedding module, `patch_embed`."""
+class PatchFamily(Family):
+    """Base class of families that divide the image into patches with one embedding module, `patch_embed`."""
 
     def size_options(self, image_size: int | None, patch_size: int | None) -> dict[str, int]:
         options = {"img_size": image_size, "patch_size": patch_size}
@@ -182,13 +182,13 @@ class Patched(Family):
         side = math.isqrt(max(tokens, 0))
         return Geometry(kernel_side(state), side if side and side**2 == tokens else None)
 
-    def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    def convert_weights(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         """Patch kernel and position embedding resampled to the shapes `net` has; all else untouched.
 
         Positions are interpolated on the token grid, without prefix tokens. Weights without square patches or a square
         grid stay as they are; `check_keys` refuses them later.
         """
-        fitted, wanted, given = dict(state), net.state_dict(), Patched.geometry(self, state, net)
+        fitted, wanted, given = dict(state), net.state_dict(), PatchFamily.geometry(self, state, net)
         if given.kernel is not None and KERNEL in wanted:
             fitted[KERNEL] = fit_kernel(fitted[KERNEL], wanted[KERNEL].shape[2:])
         if given.grid is not None and POSITIONS in wanted and fitted[POSITIONS].shape[1] != wanted[POSITIONS].shape[1]:
@@ -210,12 +210,12 @@ def kernel_side(state: Mapping[str, Tensor]) -> int | None:
 
 
 def fit_kernel(kernel: Tensor, size: torch.Size) -> Tensor:
-    r"""A patch kernel of another size whose output on a patch is that of `kernel` on the same patch resized.
+    r"""A patch kernel of another size with the output of `kernel` on the resized patch.
 
     Let :math:`U` enlarge the smaller patch to the larger (bicubic). Growing is the pseudo-inverse of Beyer et al. 2023
     (arXiv:2212.08013), with :math:`\langle Ux, w'\rangle = \langle x, w\rangle` for every patch. Shrinking is
     :math:`w' = U^\top w`, with :math:`\langle x, w'\rangle = \langle Ux, w\rangle` for every patch; the pseudo-inverse
-    would not even keep the output on a constant one. Shrinking undoes growing
+    would not even preserve the output on a constant patch. Shrinking undoes growing
     (tests/unit/models/test_models_resampling.py).
     """
     old, new = kernel.shape[2:], size

@@ -21,7 +21,7 @@ class LeViT(Family):
     timm_files = ("levit",)
 
     def blocks(self, net: Levit) -> Sequence[Layer]:
-        if net.use_conv:  # there the product is values times probabilities, in an order that taps do not recognize
+        if net.use_conv:  # its product is of values and probabilities, an order that taps do not recognize
             return ()
         modules = (module for module in net.stages.modules() if isinstance(module, LevitBlock | LevitDownsample))
         return [_block(f"blocks.{i}", module) for i, module in enumerate(modules)]
@@ -42,13 +42,13 @@ class LeViT(Family):
         rows, columns = next(m for m in net.modules() if isinstance(m, Attention | AttentionDownsample)).resolution
         return (int(rows), int(columns))
 
-    def prepare(self, net: nn.Module) -> None:
-        super().prepare(net)
+    def apply_workarounds(self, net: nn.Module) -> None:
+        super().apply_workarounds(net)
         for module in net.modules():
             if type(module) in _WITHOUT_CACHE:
                 module.__class__ = _WITHOUT_CACHE[type(module)]
 
-    def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    def convert_weights(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
         # old files hold these indices, which follow from the size of the image
         return {key: value for key, value in state.items() if not key.endswith(".attention_bias_idxs")}
 

@@ -1,4 +1,4 @@
-"""Vitadel's own networks with attention: a frozen ViT with adapters, and the network that masks its gradient."""
+"""Vitadel's own networks with attention: a frozen ViT with adapters, and the network with masked gradients."""
 
 from collections.abc import Mapping, Sequence
 
@@ -43,8 +43,8 @@ class TORAFamily(ViT):
     def geometry(self, state: Mapping[str, Tensor], net: nn.Module) -> Geometry:
         return super().geometry(_frozen(state), _backbone(net))
 
-    def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-        fitted = super().fit(_frozen(state), _backbone(net))
+    def convert_weights(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+        fitted = super().convert_weights(_frozen(state), _backbone(net))
         rest = {key: value for key, value in state.items() if not key.startswith(_FROZEN)}
         return {**rest, **{f"{_FROZEN}{key}": value for key, value in fitted.items()}}
 

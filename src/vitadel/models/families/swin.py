@@ -7,12 +7,12 @@ from timm.layers import resize_rel_pos_bias_table
 from timm.models.swin_transformer import SwinTransformer, WindowAttention
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Geometry, Layer, Patched, attention_blocks, kernel_side
+from vitadel.models.families.base import Geometry, Layer, PatchFamily, attention_blocks, kernel_side
 
 _TABLE = "relative_position_bias_table"
 
 
-class Swin(Patched):
+class Swin(PatchFamily):
     """timm's Swin (version 1). Blocks are numbered through all stages; attention is per window, batch first."""
 
     name = "swin"
@@ -24,13 +24,13 @@ class Swin(Patched):
 
     def geometry(self, state: Mapping[str, Tensor], net: SwinTransformer) -> Geometry:
         """The grid follows from the tables of stages where it is smaller than the window."""
-        sides = [_window(state.get(f"layers.{at}.blocks.0.attn.{_TABLE}")) for at in range(len(net.layers))]
+        sides = [_window(state.get(f"layers.{stage}.blocks.0.attn.{_TABLE}")) for stage in range(len(net.layers))]
         window = max((side for side in sides if side is not None), default=None)
-        grids = [side << at for at, side in enumerate(sides) if side is not None and side != window]
+        grids = [side << stage for stage, side in enumerate(sides) if side is not None and side != window]
         return Geometry(kernel_side(state), grids[0] if grids else None, window)
 
-    def fit(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-        fitted, wanted = super().fit(state, net), net.state_dict()
+    def convert_weights(self, state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+        fitted, wanted = super().convert_weights(state, net), net.state_dict()
         for name, module in net.named_modules():
             key = f"{name}.{_TABLE}"
             if not isinstance(module, WindowAttention) or key not in fitted or _window(fitted[key]) is None:

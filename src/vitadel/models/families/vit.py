@@ -8,11 +8,11 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Layer, Patched, attention_blocks
+from vitadel.models.families.base import Layer, PatchFamily, attention_blocks
 from vitadel.models.kernels import PackedAttention, has_kernel
 
 
-class ViT(Patched):
+class ViT(PatchFamily):
     """Stock timm Vision Transformers, distilled DeiT among them."""
 
     name = "vit"
@@ -50,7 +50,7 @@ class ViT(Patched):
         return 0 if getattr(net, "no_embed_class", False) else int(getattr(net, "num_prefix_tokens", 1))
 
 
-class CaiT(Patched):
+class CaiT(PatchFamily):
     """timm's CaiT: talking-heads attention; its two class-attention blocks are the taps `class_blocks.i`."""
 
     name = "cait"

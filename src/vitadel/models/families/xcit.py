@@ -8,11 +8,11 @@ from timm.models.xcit import Xcit
 from torch import nn
 
 from vitadel.core.errors import UsageError
-from vitadel.models.families.base import Layer, Patched, attention_blocks
+from vitadel.models.families.base import Layer, PatchFamily, attention_blocks
 from vitadel.models.kernels import PackedChannelAttention, has_channel_kernel
 
 
-class XCiT(Patched):
+class XCiT(PatchFamily):
     """timm's XCiT. `logits` and `probs` of `blocks.i` relate channels; those of `class_blocks.i` relate tokens."""
 
     name = "xcit"
@@ -31,7 +31,7 @@ class XCiT(Patched):
     def use_fused_kernels(self, net: Xcit) -> None:
         if not all(has_channel_kernel(block.attn) for block in net.blocks):
             return
-        # channels last from the stem on, or tokens are not contiguous in memory and their norms are slow
+        # channels last, because otherwise tokens are not contiguous in memory and their norms are slow
         net.patch_embed.to(memory_format=torch.channels_last)
         for block in net.blocks:
             block.attn = PackedChannelAttention(block.attn)

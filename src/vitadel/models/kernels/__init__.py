@@ -1,6 +1,6 @@
-"""timm's attention modules with our Triton kernels, for sizes for which general kernels are slow.
+"""timm's attention modules with Triton kernels, for sizes for which general kernels are slow.
 
-The same functions of the same weights under the same names.
+They compute the same functions, with the same weights under the same names.
 """
 
 import importlib

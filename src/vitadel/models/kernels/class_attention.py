@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# a tile is a power of two, and has to fit into the registers of four warps
+# a tile is a power of two that fits into the registers of four warps
 TILES = (16, 32, 64)
 CHANNELS = (16, 32, 64)
 

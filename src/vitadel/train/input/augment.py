@@ -1,9 +1,9 @@
 """Augmentation on the device, random per image.
 
-Nothing here synchronizes with the device, and nothing sums over a batch, so that an image is augmented the same in any
-batch. Where a transform has the distribution of torchvision's or timm's, its docstring says in what it differs.
+No transform synchronizes with the device, and none sums over a batch, so that an image is augmented the same in any
+batch. Docstrings state the differences from torchvision and timm.
 
-Shape letters: B images, T tries, H and W pixels.
+Shape letters: B images, T attempts, H and W pixels.
 """
 
 import enum
@@ -24,7 +24,7 @@ from vitadel.data import Interpolation
 Pair = tuple[Positive, Positive]
 Jitter = Annotated[float, Range(ge=0, hint="Write 0 for none, or 0.4.")]
 
-# torchvision and timm give up on a box that fits after as many
+# attempts to find a box that fits, as in torchvision and timm
 _TRIES = 10
 
 
@@ -32,7 +32,7 @@ class Augment(Protocol):
     """Pixels in [0, 1] to pixels in [0, 1] of the same shape."""
 
     def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
-        """The augmented images; an image is the same in every batch."""
+        """The augmented images; the result for an image does not depend on the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class PadCrop:
-    """A window of the image's size, shifted by up to `pad` pixels over a frame of gray `fill`, and maybe flipped."""
+    """A random crop of the image padded by `pad` pixels of gray `fill`, flipped with probability 1/2."""
 
     pad: Annotated[int, Range(ge=0, le=256)] = 4
-    fill: Annotated[float, Range(ge=0, le=1, hint="Pixels live in [0, 1].")] = 0.0
+    fill: Annotated[float, Range(ge=0, le=1, hint="Pixels lie in [0, 1].")] = 0.0
     flip: bool = True
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class PadCrop:
 
 @dataclass(frozen=True, slots=True)
 class ResizedCrop:
-    """A box of random area and shape, brought back to the image's size, and maybe flipped (Szegedy et al. 2015).
+    """A box of random area and aspect ratio, resized to the image, and maybe flipped (Szegedy et al. 2015).
 
     As torchvision's RandomResizedCrop: of ten boxes, with the area uniform in `scale` times the image's and the
     logarithm of width over height uniform in that of `ratio`, the first that fits, anywhere in the image; if none does,
@@ -97,7 +97,7 @@ class ResizedCrop:
     The box is cut from an image of the size that comes out, so it is only ever enlarged, where the antialiasing of
     torchvision and Pillow has nothing to average; the kernels are Pillow's (a cubic with a = -1/2, not torch's -3/4).
     Pillow also rounds and clips to 8 bits between its two passes and after them. A crop of a larger original, as
-    `PILAugment` takes it, keeps detail that the resident image has lost.
+    `PILAugment` takes it, keeps detail that the resized image in memory has lost.
     """
 
     scale: Pair = (0.08, 1.0)
@@ -152,7 +152,7 @@ class ColorJitter:
         check_ranges(self)
 
     def __call__(self, x: Tensor, rng: RandomStreams) -> Tensor:
-        # a change by 0 does nothing at any position in the order, so all four are always drawn
+        # a change by 0 has no effect at any position in the order, so all four are always drawn
         order_BT = rng.fold(0).uniform(4).argsort(dim=1, stable=True)
         sizes = (self.brightness, self.contrast, self.saturation)
         factors = [_between(rng.fold(1 + n).uniform(), (max(0.0, 1 - s), 1 + s)) for n, s in enumerate(sizes)]
@@ -162,7 +162,7 @@ class ColorJitter:
         return x
 
     def _changed(self, x: Tensor, which_B: Tensor, factors: list[Tensor], shift_B: Tensor) -> Tensor:
-        """The change numbered `which_B` made to each image."""
+        """Each image with the change of number `which_B`."""
         gray = luminance(x)
         # in float64, a sum rounds to the same float32 in any order in which a batch of this size is summed
         mean = gray.mean((1, 2, 3), keepdim=True, dtype=torch.float64).to(x.dtype)
@@ -174,7 +174,7 @@ class ColorJitter:
 
 
 class Fill(enum.Enum):
-    """What an erased box is filled with."""
+    """The content of an erased box."""
 
     NOISE = "noise"
     ZERO = "zero"
@@ -182,11 +182,11 @@ class Fill(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Erase:
-    """A box of random area and shape filled with noise or black, with a probability (Zhong et al. 2020).
+    """A box of random area and aspect ratio filled with noise or black, with a probability (Zhong et al. 2020).
 
     As timm's RandomErasing: of ten boxes the first that is smaller than the image on both sides, anywhere in
-    it; if none is, the image stays whole. `ratio` is height over width. timm fills with N(0, 1), meant for images that
-    are normalized already; ours are raw pixels, so here each value is uniform in [0, 1], which that noise would leave.
+    it; if none is, the image stays whole. `ratio` is height over width. timm fills with N(0, 1), for images that
+    are normalized already; here images are pixels in [0, 1], and the noise is uniform in this interval.
     """
 
     probability: Probability = 0.25
@@ -206,7 +206,7 @@ class Erase:
         return torch.where(self.erased(height, width, rng)[:, None], filling, x)
 
     def erased(self, height: int, width: int, rng: RandomStreams) -> Tensor:
-        """[B, H, W], true where an image loses its pixels."""
+        """[B, H, W], true where pixels are erased."""
         h_BT, w_BT = _sides(rng.fold(0), self.area, self.ratio, height * width)
         found_B, h_B, w_B = _first((h_BT < height) & (w_BT < width), h_BT, w_BT)
         found_B &= rng.fold(1).uniform() < self.probability
@@ -256,12 +256,12 @@ def hue_shifted(x: Tensor, shift_B: Tensor) -> Tensor:
     sixth = torch.where(value == red, (green - blue) / safe, sixth)
     # each channel is a trapezium around the circle, in sixths of it: red's falls at 5, green's at 3, blue's at 1
     falls = torch.stack([torch.full_like(sixth[:, 0], fall) for fall in (5.0, 3.0, 1.0)], dim=1)
-    place = (falls + sixth + 6 * _over_pixels(shift_B)) % 6
-    return value - chroma * torch.minimum(place, 4 - place).clamp(0, 1)
+    position = (falls + sixth + 6 * _over_pixels(shift_B)) % 6
+    return value - chroma * torch.minimum(position, 4 - position).clamp(0, 1)
 
 
 def check_order(name: str, values: Pair) -> None:
-    """Refuse an interval that ends before it begins."""
+    """Refuse an interval whose ends are in the wrong order."""
     low, high = values
     if low > high:
         raise UsageError(f"{name} must be two positive numbers, the smaller first, got ({low:g}, {high:g}). Swap them.")
@@ -289,7 +289,7 @@ def _sides(rng: RandomStreams, areas: Pair, ratios: Pair, pixels: int) -> tuple[
 
 
 def _first(fits_BT: Tensor, one_BT: Tensor, other_BT: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Whether any try fits, and the sides of the first that does; sides of 1 where none does."""
+    """Whether any attempt fits, and the sides of the first that does; sides of 1 where none does."""
     first_B1 = fits_BT.to(torch.uint8).argmax(1, keepdim=True)
     found_B = fits_BT.any(1)
     one_B, other_B = (torch.where(found_B, sides.gather(1, first_B1).squeeze(1), 1) for sides in (one_BT, other_BT))
@@ -298,8 +298,8 @@ def _first(fits_BT: Tensor, one_BT: Tensor, other_BT: Tensor) -> tuple[Tensor, T
 
 def _inside(start_B: Tensor, length_B: Tensor, size: int) -> Tensor:
     """[B, size], true for `length_B` positions from `start_B` on."""
-    place = torch.arange(size, device=start_B.device)
-    return (place >= start_B[:, None]) & (place < (start_B + length_B)[:, None])
+    position = torch.arange(size, device=start_B.device)
+    return (position >= start_B[:, None]) & (position < (start_B + length_B)[:, None])
 
 
 def _resized(x: Tensor, dim: int, start_B: Tensor, length_B: Tensor, interpolation: Interpolation) -> Tensor:
@@ -314,16 +314,16 @@ def _resized(x: Tensor, dim: int, start_B: Tensor, length_B: Tensor, interpolati
     total, weights = torch.zeros_like(x), torch.zeros_like(center_BN)
     # taps one by one, not a matrix product: the rounding of a product may change with the size of the batch
     for tap in range(1 - reach, reach + 1):
-        place = nearest + tap
-        weight = _kernel(place + 0.5 - center_BN, interpolation) * ((place >= low) & (place <= high))
-        index = place.clamp(low, high).view(shape).expand(x.shape)
+        position = nearest + tap
+        weight = _kernel(position + 0.5 - center_BN, interpolation) * ((position >= low) & (position <= high))
+        index = position.clamp(low, high).view(shape).expand(x.shape)
         total = total + weight.view(shape) * x.gather(dim, index)
         weights = weights + weight
     return total / weights.view(shape)
 
 
 def _kernel(distance: Tensor, interpolation: Interpolation) -> Tensor:
-    """How much a pixel at this distance counts (Keys 1981 with a = -1/2, or a triangle)."""
+    """The weight of a pixel at this distance (Keys 1981 with a = -1/2, or a triangle)."""
     d = distance.abs()
     if interpolation is Interpolation.BILINEAR:
         return (1 - d).clamp_min(0)

@@ -1,4 +1,4 @@
-"""Images on their way to the device: from its own memory, from the computer's, or from files read ahead.
+"""Loading of batches to the device: from its own memory, from host memory, or from files read ahead.
 
 Shape letters: B images.
 """
@@ -27,10 +27,10 @@ class Loader:
 
     Args:
         real: The training images.
-        synthetic: Generated images, if batches contain some.
-        device: Where the batches end up.
-        pil_augment: Augmentation where images are read.
-        num_workers: Processes for it; 0 works in this one.
+        synthetic: Synthetic images, if batches contain any.
+        device: The device of the batches.
+        pil_augment: Augmentation when images are read.
+        num_workers: Processes for it; 0 uses this process.
     """
 
     real: Split
@@ -40,7 +40,7 @@ class Loader:
     num_workers: int = 0
 
     def batches(self, indices: Iterable[BatchIndex], *, seed: int = 0) -> Generator[TrainingBatch, None, None]:
-        """(index, images, labels) in turn; `seed` is that of `pil_augment`."""
+        """Yield (index, images, labels) for each index; `seed` is that of `pil_augment`."""
         if self.pil_augment is not None:
             augmented = pil_augmented(self.real, indices, self.pil_augment, seed=seed, num_workers=self.num_workers)
             yield from map(self._to_device, augmented)
@@ -50,7 +50,7 @@ class Loader:
             yield from map(self._to_device, read_ahead(indices, self._read, _AHEAD))
 
     def _from_memory(self, indices: Iterable[BatchIndex]) -> Generator[TrainingBatch, None, None]:
-        """Copied to the device once if it has room: a batch is then an index into it."""
+        """Copy the data set to a GPU once if it fits, and index it there."""
         on_gpu = self.device.type == "cuda"
         fits = on_gpu and len(self.real) * self.real.pixels.bytes_per_image <= _ON_DEVICE
         if not fits:
@@ -63,7 +63,7 @@ class Loader:
             yield index, _floats(pixels[row_B]), labels[row_B]
 
     def _read(self, index: BatchIndex) -> TrainingBatch:
-        """The bytes of a batch, in the computer's memory."""
+        """A batch of bytes in host memory."""
         if self.synthetic is None:
             return index, self.real.pixels.read(index.row_B), self.real.labels[index.row_B]
         synthetic_B = index.synthetic_B
@@ -87,6 +87,6 @@ class Loader:
 
 
 def _floats(pixels: Tensor) -> Tensor:
-    """The same floats on every device: by a plain number, CUDA multiplies with the rounded reciprocal instead."""
+    """Pixels / 255, divided by a tensor, because CUDA replaces division by a number with a rounded reciprocal."""
     floats = pixels.to(torch.float32)
     return floats.div_(floats.new_full((), 255))

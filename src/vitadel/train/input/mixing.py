@@ -31,7 +31,7 @@ class MixParameters:
     def apply(
         self, x: Tensor, shares_BK: Tensor, partner_x: Tensor, partner_shares_BK: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Images and label shares, each mixed with its partner's; what came in is left as it was."""
+        """Images and label shares, each mixed with its partner's; the arguments are not modified."""
         # `lerp` cannot round past the larger of its ends, as lam * a + (1 - lam) * b can
         shares_BK = torch.lerp(partner_shares_BK, shares_BK, self.lam)
         if self.box is None:
@@ -44,7 +44,7 @@ class MixParameters:
 
 @dataclass(frozen=True, slots=True)
 class Mixing:
-    r"""MixUp (Zhang et al. 2018) and CutMix (Yun et al. 2019), one draw for the whole batch, as timm does by default.
+    r"""MixUp (Zhang et al. 2018) and CutMix (Yun et al. 2019), with one random draw per batch, as timm does by default.
 
     .. math:: \lambda \sim \mathrm{Beta}(\alpha, \alpha), \qquad
               x' = \lambda x + (1 - \lambda) \tilde x, \qquad y' = \lambda y + (1 - \lambda) \tilde y
@@ -53,9 +53,9 @@ class Mixing:
     cuts off goes back to :math:`\lambda`. `mixup` and `cutmix` are the two :math:`\alpha`, 0 for none; with both, a
     batch gets CutMix with probability `switch`. Labels are not smoothed here: the objective does that.
 
-    The parameters depend on the seed alone and are the same on every rank. An image's partner is the one half a batch
-    further on: of ranks that take every world-th image of a batch, each has its own partners. timm pairs from
-    both ends, which is the same in a shuffled batch.
+    The parameters depend on the seed only and are the same on every rank. An image's partner is half a batch further
+    on; every rank pairs the images it holds. timm pairs the batch with its reverse, which is equivalent in a shuffled
+    batch.
     """
 
     mixup: Alpha = 0.0
@@ -74,8 +74,8 @@ class Mixing:
     def parameters(self, seed: int, height: int, width: int) -> MixParameters:
         """The parameters for the update of this seed and images of this size."""
         check_seed(seed)
-        rng = np.random.default_rng(seed % 2**64)  # which takes no negative ones
-        # all are drawn every time, so that changing one setting leaves the other random numbers as they were
+        rng = np.random.default_rng(seed % 2**64)  # a non-negative seed
+        # all are drawn every time, so that changing one setting does not change the other random numbers
         apply, switch, down, right = rng.random(4).tolist()
         if not self.active or apply >= self.probability:
             return MixParameters(1.0)

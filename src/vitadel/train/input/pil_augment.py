@@ -1,22 +1,19 @@
-"""PIL augmentation: on files at their full size, and RandAugment, which works on Pillow's images."""
+"""Augmentation with Pillow: crops of files at full size, and RandAugment."""
 
-import random
 import re
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Probability, Range, check_number, check_ranges, check_seed
-from vitadel.core.rng import RandomStreams, fold_seed
+from vitadel.core.rng import RandomStreams, fold_seed, seeded_generators
 from vitadel.data import Interpolation, Split
 from vitadel.train.input.augment import Erase, Jitter, Pair, check_order
 from vitadel.train.input.sampler import BatchIndex
@@ -24,13 +21,13 @@ from vitadel.train.input.sampler import BatchIndex
 _Key = tuple[int, int, int]  # step, row, copy
 _Made = tuple[int, Tensor]  # seed, pixels
 
-Workers = Annotated[int, Range(ge=0, le=1024, hint="0 works in this process.")]
+Workers = Annotated[int, Range(ge=0, le=1024, hint="0 uses this process.")]
 
 _RAND_AUGMENT = re.compile(
     r"rand(-(m\d{1,3}|n\d{1,2}|p(0\.\d{1,4}|[01])|mstd\d{1,3}\.?\d{0,4}|mmax\d{1,3}|inc[01]|t(weights|3aw?)))*",
     re.ASCII,
 )
-# separates the random numbers of erasing from whatever else is drawn from an image's seed
+# the stream of erasing, of the seed of an image
 _ERASE = 1
 
 
@@ -38,11 +35,11 @@ _ERASE = 1
 class PILAugment:
     """timm's training transforms on one image at a time, without its normalization.
 
-    With `resized_crop`, the crop is cut from the original file and resized to the size of the split's images; without,
-    the split's own preprocess does that. Then flip, RandAugment, color jitter and erasing, in that order.
+    With `resized_crop`, the crop is taken from the original file and resized to the size of the split's images;
+    without, the split's own preprocess applies. Flip, RandAugment, color jitter and erasing follow, in that order.
 
-    Differs from timm twice. timm drops the jitter when RandAugment is on; here it stays: write `color_jitter=0` to
-    train as the authors' timm did. timm erases with N(0, 1), meant for normalized images; here
+    There are two differences from timm. timm drops the jitter when RandAugment is on; here it is kept: write
+    `color_jitter=0` to train as the authors' timm did. timm erases with N(0, 1), meant for normalized images; here
     `Erase` follows, whose noise is uniform over pixel values. RandAugment fills what it uncovers with ImageNet's mean.
     """
 
@@ -66,14 +63,14 @@ class PILAugment:
             )
 
     def image(self, split: Split, row: int, *, seed: int) -> Tensor:
-        """uint8 [3, H, W] of one image before erasing; the same for the same seed, whatever was drawn before."""
+        """uint8 [3, H, W] of one image before erasing, a function of the seed."""
         check_seed(seed)
         picture = split.pixels.original(row) if self.resized_crop else split.pixels.finished(row)
-        with _seeded(seed):
+        with seeded_generators(seed):  # which timm and torchvision draw from
             return _transform(self, *split.pixels.image_size)(picture)
 
     def erased(self, pixels: Tensor, seed_B: Tensor) -> Tensor:
-        """uint8 [B, 3, H, W] with a box of noise in some; many at once, for `Erase` takes as long for one."""
+        """uint8 [B, 3, H, W] with a box of noise in some; on a batch, because `Erase` takes as long for one image."""
         if not self.erase:
             return pixels
         return Erase(self.erase)(pixels / 255, RandomStreams.of(_ERASE, seed_B)).mul(255).round().to(torch.uint8)
@@ -82,17 +79,17 @@ class PILAugment:
 def pil_augmented(
     split: Split, indices: Iterable[BatchIndex], augment: PILAugment, *, seed: int, num_workers: int = 0
 ) -> Generator[tuple[BatchIndex, Tensor, Tensor], None, None]:
-    """(index, uint8 pixels, labels), augmented by `num_workers` processes, or in this one.
+    """Yield (index, uint8 pixels, labels), augmented by `num_workers` processes, or in this one.
 
-    An image is a function of (seed, step, row, copy), regardless of the process that augments it and of what is in the
-    batch with it. The caller's random state stays as it is.
+    An image is a function of (seed, step, row, copy), independent of the process and of the rest of the batch. The
+    caller's random state does not change.
 
     Args:
         split: The images.
-        indices: What to read; an image of a batch that has it several times is another copy each time.
-        augment: What is done to each image.
+        indices: The images to read; an image that is several times in a batch has several copies.
+        augment: The transforms.
         seed: The seed of the run.
-        num_workers: Processes; 0 works in this one.
+        num_workers: Processes; 0 uses this process.
     """
     check_seed(seed)
     check_number("pil_augmented(num_workers=)", Workers, num_workers)
@@ -110,7 +107,7 @@ def pil_augmented(
         batch_sampler=_Once(keys()),
         num_workers=num_workers,
         collate_fn=images.collate,
-        generator=torch.Generator(),  # or the loader seeds its workers from the global one
+        generator=torch.Generator(),  # or the loader would draw a seed from the global one
     )
     for pixels in loader:
         if isinstance(pixels, UsageError):
@@ -121,7 +118,7 @@ def pil_augmented(
 
 @dataclass(frozen=True, slots=True)
 class _Once:
-    """Keys of batches as a DataLoader takes them."""
+    """A batch sampler over keys of batches."""
 
     keys: Iterator[list[_Key]]
 
@@ -131,7 +128,7 @@ class _Once:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AugmentedImages(Dataset[_Made | UsageError]):
-    """What a worker process gets; it can be pickled, so workers may be spawned or forked."""
+    """The data set of a worker process; it can be pickled, so that workers may be spawned or forked."""
 
     split: Split
     augment: PILAugment
@@ -142,7 +139,7 @@ class AugmentedImages(Dataset[_Made | UsageError]):
         try:
             return seed, self.augment.image(self.split, key[1], seed=seed)
         except UsageError as error:
-            # raised here, it would reach the user with a worker's traceback for its message
+            # returned, because an error raised here would reach the user with the traceback of the worker
             return error
 
     def collate(self, made: list[_Made | UsageError]) -> Tensor | UsageError:
@@ -160,7 +157,7 @@ def _transform(augment: PILAugment, height: int, width: int) -> Callable[[object
     from timm.data.auto_augment import posterize
     from timm.data.transforms_factory import transforms_imagenet_train
 
-    # a crop of all the area in the picture's own shape leaves a finished picture as it is
+    # a crop of the full area and aspect ratio does not change a preprocessed image
     crop = (augment.scale, augment.ratio) if augment.resized_crop else ((1.0, 1.0), (width / height, width / height))
     transform: Any = transforms_imagenet_train(
         (height, width),
@@ -181,25 +178,9 @@ def _transform(augment: PILAugment, height: int, width: int) -> Callable[[object
 
 
 def posterized(picture: Any, bits: int, **options: object) -> Any:
-    """timm's step for every level: at the highest it keeps no bit, which is black, and which Pillow 13 refuses."""
+    """timm's posterize, also for 0 bits, the highest level: a black image, for which Pillow 13 raises an error."""
     from timm.data.auto_augment import posterize
 
     if bits < 1:
         return picture.point([0] * 256 * len(picture.getbands()))
     return posterize(picture, bits, **options)
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """The three global generators that timm and torchvision draw from, seeded inside the block, restored after it."""
-    ours, theirs, torchs = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    # not torch.manual_seed: until CUDA starts, that puts another entry on its list of things to do
-    torch.default_generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        random.setstate(ours)
-        np.random.set_state(theirs)
-        torch.set_rng_state(torchs)

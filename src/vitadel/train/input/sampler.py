@@ -1,4 +1,4 @@
-"""Which images make up each batch: a function of (seed, step) alone, so that there is no state to save.
+"""The images of each batch: a function of (seed, step) only, so that there is no state to save.
 
 Shape letters: B images.
 """
@@ -27,9 +27,9 @@ class BatchIndex:
 
     Args:
         step: The update that the batch is for.
-        row_B: Rows of the split, or of the synthetic images where `synthetic_B` is true.
-        synthetic_B: Which images are synthetic.
-        index_B: Numbers each appearance of each image; random numbers depend on it.
+        row_B: Positions in the split, or in the synthetic images where `synthetic_B` is true.
+        synthetic_B: Whether each image is synthetic.
+        index_B: A number for each copy of each image, which its random numbers depend on.
     """
 
     step: int
@@ -42,14 +42,14 @@ class BatchIndex:
 class Sampler:
     """Batches of `batch_size` images, a fixed `share` of each synthetic.
 
-    An epoch has as many images as there are real ones, whatever the share: with a share of 0.8 every real image comes
-    once in five epochs. Real images alone are shuffled for each epoch, and what does not fill a batch is left out. Of
-    mixed batches, both kinds go through one permutation after the other, and no image is left out.
+    The length of an epoch is the number of real images, whatever the share: with a share of 0.8 every real image
+    appears once in five epochs. Without synthetic images, every epoch is shuffled and an incomplete last batch is
+    dropped. With them, real and synthetic images each follow a sequence of permutations, and none is dropped.
 
-    With `repeats` (repeated augmentation, Hoffer et al. 2020, as in DeiT, which repeats 3 times) each image comes so
-    many times in a row, and an epoch of the same length shows fewer images by that factor. A process that takes every
-    world-th image gets other copies than its neighbors, as with DeiT's sampler; unlike there, the epoch is not cut to
-    a multiple of 256.
+    With `repeats` (repeated augmentation, Hoffer et al. 2020; 3 in DeiT), every image appears `repeats` times in a row,
+    and an epoch of the same length covers fewer distinct images. A process that takes every `world_size`-th image gets
+    other copies than its neighbors, as with DeiT's sampler; unlike there, an epoch is not truncated to a multiple of
+    256 images.
     """
 
     real: Count
@@ -63,10 +63,10 @@ class Sampler:
         check_ranges(self)
         if self.share and not self.synthetic:
             raise UsageError(
-                "a share of the batch is to be synthetic, but there are no synthetic images. Set synthetic to null."
+                "a share of every batch should be synthetic, but there are no synthetic images. Set synthetic to null."
             )
         if self.share and self.repeats > 1:
-            raise UsageError("repeated augmentation is for real images alone. Set plan.repeats=1 or synthetic to null.")
+            raise UsageError("repeated augmentation is for real images only. Set plan.repeats=1 or synthetic to null.")
 
     @property
     def steps_per_epoch(self) -> int:
@@ -89,7 +89,7 @@ class Sampler:
                 epoch = step // self.steps_per_epoch
                 rows, copies = self.epoch(epoch)
             begin = step % self.steps_per_epoch * self.batch_size
-            row_B, copy_B = (each[begin : begin + self.batch_size][rank::world_size] for each in (rows, copies))
+            row_B, copy_B = (values[begin : begin + self.batch_size][rank::world_size] for values in (rows, copies))
             yield BatchIndex(step, row_B, torch.zeros_like(row_B, dtype=torch.bool), row_B + copy_B * self.real)
 
     def epoch(self, number: int) -> tuple[Tensor, Tensor]:

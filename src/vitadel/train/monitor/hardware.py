@@ -12,7 +12,7 @@ import torch
 from vitadel.models import Model, cost
 
 # dense matrix products in bf16 with float32 sums, per second, as NVIDIA's data sheets give them (V100 has only fp16).
-# Other names are other cards with other peaks: PCIe, NVL, Laptop, MIG.
+# The names must match exactly: PCIe, NVL, Laptop and MIG variants have other peaks.
 PEAK_FLOPS: dict[str, float] = {
     r"NVIDIA H200": 989e12,
     r"NVIDIA H100 80GB HBM3": 989e12,
@@ -58,7 +58,7 @@ class Nvml:
         handle = ctypes.c_void_p()
         name = uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
         try:
-            # never closed again: the process may have other users of it, and the system cleans up
+            # not shut down, because other code in the process may use it
             if library.nvmlInit_v2() or library.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(handle)):
                 return None
         except AttributeError:  # an older library without these names
@@ -76,7 +76,7 @@ class Nvml:
         return milliwatts.value / 1e3 if self._query("nvmlDeviceGetPowerUsage", milliwatts) else None
 
     def energy(self) -> float | None:
-        """Joules since some time in the past: only differences mean something.
+        """Joules since an arbitrary time: only differences are meaningful.
 
         Where the card does not count them (before Volta), power is summed over the time between calls.
         """
@@ -117,7 +117,7 @@ class Meter:
         self.start()
 
     def start(self) -> None:
-        """Count from now on."""
+        """Reset the counters."""
         self._seconds, self._processor = self._clock(), time.process_time()
         self._energy = self._nvml.energy() if self._nvml else None
         if self._device.type == "cuda":
@@ -131,8 +131,8 @@ class Meter:
         cpu_hours       only without a GPU: processor time of this process, times the number of processes
         energy_joules   of this process's GPU, everything on it included
         utilization     percent, of the last sampling interval only
-        memory_mib      the most that torch allocated on the GPU since the last reading, CUDA graphs included;
-                        without a GPU, the most the process ever held
+        memory_mib      peak memory that torch allocated on the GPU since the last reading, CUDA graphs included;
+                        without a GPU, peak memory of the process
         """
         seconds, processor = self._clock() - self._seconds, time.process_time() - self._processor
         on_gpu = self._device.type == "cuda"
@@ -162,19 +162,19 @@ def achieved_flops(images_per_second: float, forward_flops_per_image: float, pas
     """FLOPs per second of the model itself.
 
     `passes` is the work per image in forward passes: a backward pass to the weights counts 2, one to the pixels alone
-    1. Standard training is 3, adversarial training with k steps 2k + 3, TRADES 2k + 7. Work done twice to save memory
-    is not counted.
+    1. Standard training is 3, adversarial training with k steps 2k + 3, TRADES 2k + 7. Recomputed activations are not
+    counted.
     """
     return images_per_second * forward_flops_per_image * passes
 
 
 def peak_flops(name: str) -> float | None:
-    """FLOPs per second that a GPU of this name, as from `torch.cuda.get_device_name`, can do; None if unknown."""
+    """Peak FLOPs per second of a GPU, named as by `torch.cuda.get_device_name`; None if unknown."""
     return next((peak for card, peak in PEAK_FLOPS.items() if re.fullmatch(card, name)), None)
 
 
 def _peak_on(device: torch.device) -> float:
-    """MiB. Torch's counter does not see the tensors of CUDA graphs: their segments are counted whole."""
+    """Peak memory in MiB. Torch's counter lacks tensors of CUDA graphs, so their whole segments are added."""
     segments = torch.cuda.memory_snapshot()
     graphs = [one for one in segments if one.get("segment_pool_id", (0, 0)) != (0, 0)]
     unseen = sum(one["total_size"] - one["allocated_size"] for one in graphs)
@@ -182,7 +182,7 @@ def _peak_on(device: torch.device) -> float:
 
 
 def _peak_resident() -> float | None:
-    """The most memory this process ever held, in MiB."""
+    """Peak memory of this process in MiB."""
     try:
         import resource
     except ImportError:  # Windows

@@ -1,4 +1,4 @@
-"""The log of a training: means over updates, what it costs, validation scores, and flags."""
+"""The log of a training: means over updates, its cost, validation scores, and flags."""
 
 import time
 from collections import Counter
@@ -15,18 +15,53 @@ from vitadel.runs import Run, Scalars
 from vitadel.train.checkpoint import TrainState
 from vitadel.train.monitor.hardware import Meter, achieved_flops
 
-# accuracy under one step above that under many steps: the model hides its gradient from one step
-_CATASTROPHIC_GAP = 0.2
-# robust accuracy so far below its best does not recover
-_ROBUST_DROP = 0.2
-# and so far below it is more than chance on some hundred images, the same at every validation
-_ROBUST_OVERFITTING_DROP = 0.06
-# accuracy on one-step images above that on clean ones, more than chance on a thousand images
-_LABEL_LEAKING_GAP = 0.03
+# flags of a validation: code, two scores, the difference above which it is raised, and the sentence
+_OVERFITTING = (
+    (
+        "overfitting",
+        "fgsm",
+        "robust",
+        0.2,
+        "catastrophic overfitting: one step leaves {high:.1%} correct, many steps {low:.1%}. Use more attack steps, a "
+        "smaller step size or a shorter training",
+    ),
+    (
+        "label-leaking",
+        "fgsm",
+        "clean",
+        0.03,  # more than chance on a thousand images
+        "label leaking: images attacked by one step are classified better ({high:.1%}) than clean ones ({low:.1%}). "
+        "Use two attack steps or a random start",
+    ),
+    (
+        "head-leaking",
+        "rob_fgsm",
+        "rob_clean",
+        0.03,
+        "label leaking in the robust head: it classifies {high:.1%} of images attacked through the joint output "
+        "correctly, and {low:.1%} of clean ones. It may recognize the attack instead of the image; set "
+        "objective.phase1_attack=own",
+    ),
+    (
+        "robust-accuracy-drop",
+        "best",
+        "robust",
+        0.2,  # training does not recover from it
+        "robust accuracy dropped from {high:.1%} to {low:.1%}; the best weights are kept",
+    ),
+    (
+        "robust-overfitting",
+        "best",
+        "robust",
+        0.06,  # more than chance on a few hundred images, the same ones at every validation
+        "robust overfitting: robust accuracy was {high:.1%} and is {low:.1%}; the best weights are kept. Train for "
+        "fewer epochs, or mix images (plan.mixing)",
+    ),
+)
 
 
 class RunningMeans:
-    """Means over the updates since the last line; the sums stay on the device until then, or it would wait."""
+    """Running means since the last log line; the sums stay on the device, so that no update waits for a transfer."""
 
     def __init__(self) -> None:
         self._reset()
@@ -47,7 +82,7 @@ class RunningMeans:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Time inside does not count: a validation is not training."""
+        """Context manager: the time inside is not counted as training, as that of a validation."""
         began = time.perf_counter()
         yield
         self._started += time.perf_counter() - began
@@ -68,8 +103,8 @@ class RunningMeans:
         return all(bool(total.isfinite().all()) for total in self._sums.values())
 
     def compute(self) -> dict[str, float]:
-        """The means, and images per second; the next ones start again."""
-        # rounded to significant digits, because a factor of attention may be 1e-7
+        """The means, and images per second; starts new sums."""
+        # significant digits, because an attention scaling factor may be 1e-7
         means = {name: float(f"{float(total) / self._updates[name]:.7g}") for name, total in self._sums.items()}
         rate = self._images / (time.perf_counter() - self._started)
         means["images_per_second"] = round(rate, 2)
@@ -83,12 +118,12 @@ class TrainingLog:
 
     Args:
         run: The run folder.
-        device: What is measured.
-        world_size: How many processes train.
+        device: The device to measure.
+        world_size: The number of processes.
         writes: Whether this process writes.
-        peak_flops: What the device can do per second; None if that is not known.
+        peak_flops: Peak FLOPs per second of the device; None if unknown.
         flops: FLOPs of the forward pass of an image.
-        notify: Gets flags as messages.
+        notify: Reports flags as messages.
     """
 
     def __init__(
@@ -129,19 +164,21 @@ class TrainingLog:
         return state
 
     def validation(self, step: int, scores: Mapping[str, float], best_robust: float | None) -> None:
-        """Write the scores of a validation, and flags about them."""
+        """Write the scores of a validation, and flags that they raise."""
         self._write("holdout", step, scores)
         for flag in overfitting_flags(scores, best_robust):
             self.flag(step, flag)
 
     def report_gaps(self, step: int, every: int) -> None:
-        """Flag lines up to `step`, one after `every` updates, that are not in the file any more."""
+        """Raise a flag if lines up to `step`, one after `every` updates, are missing in the file."""
         if self._scalars is None:
             return
         expected = range(every, step + 1, every)
         missing = set(expected) - {entry.values.get("step") for entry in self._run.read_log("step")}
         if missing:
-            sentence = f"log.jsonl has lost {len(missing)} of {len(expected)} lines up to step {step}; weights have not"
+            sentence = (
+                f"log.jsonl lacks {len(missing)} of {len(expected)} lines up to step {step}; weights are complete"
+            )
             self.flag(step, Flag("log-incomplete", sentence, {"missing": len(missing)}))
 
     def flag(self, step: int, flag: Flag) -> None:
@@ -164,35 +201,12 @@ def overfitting_flags(scores: Mapping[str, float], best: float | None) -> list[F
             head; any may be missing.
         best: The best robust accuracy so far.
     """
-    flags = []
-    clean, one_step, robust = (scores.get(name) for name in ("clean", "fgsm", "robust"))
-    if one_step is not None and robust is not None and one_step - robust > _CATASTROPHIC_GAP:
-        sentence = (
-            f"catastrophic overfitting: one step leaves {one_step:.1%} correct, many steps {robust:.1%}. "
-            "Use more attack steps, a smaller step size or a shorter training"
-        )
-        flags.append(Flag("overfitting", sentence, {"fgsm": one_step, "robust": robust}))
-    if one_step is not None and clean is not None and one_step - clean > _LABEL_LEAKING_GAP:
-        sentence = (
-            f"label leaking: images attacked by one step are classified better ({one_step:.1%}) than clean ones "
-            f"({clean:.1%}). Use two attack steps or a random start"
-        )
-        flags.append(Flag("label-leaking", sentence, {"fgsm": one_step, "clean": clean}))
-    head_clean, head_one_step = scores.get("rob_clean"), scores.get("rob_fgsm")
-    if head_clean is not None and head_one_step is not None and head_one_step - head_clean > _LABEL_LEAKING_GAP:
-        sentence = (
-            f"label leaking in the robust head: it classifies {head_one_step:.1%} of images attacked through the joint "
-            f"output correctly, and {head_clean:.1%} of clean ones. It may recognize the attack instead of the image; "
-            "set objective.phase1_attack=own"
-        )
-        flags.append(Flag("head-leaking", sentence, {"rob_fgsm": head_one_step, "rob_clean": head_clean}))
-    if best is not None and robust is not None and best - robust > _ROBUST_DROP:
-        sentence = f"robust accuracy dropped from {best:.1%} to {robust:.1%}; the best weights are kept"
-        flags.append(Flag("robust-accuracy-drop", sentence, {"best": best, "robust": robust}))
-    elif best is not None and robust is not None and best - robust > _ROBUST_OVERFITTING_DROP:
-        sentence = (
-            f"robust overfitting: robust accuracy was {best:.1%} and is {robust:.1%}; the best weights are kept. "
-            "Train for fewer epochs, or mix images (plan.mixing)"
-        )
-        flags.append(Flag("robust-overfitting", sentence, {"best": best, "robust": robust}))
-    return flags
+    known = {**scores, "best": best}
+    flags: dict[str, Flag] = {}
+    for code, higher, lower, threshold, sentence in _OVERFITTING:
+        high, low = known.get(higher), known.get(lower)
+        if high is not None and low is not None and high - low > threshold:
+            flags[code] = Flag(code, sentence.format(high=high, low=low), {higher: high, lower: low})
+    if "robust-accuracy-drop" in flags:
+        flags.pop("robust-overfitting")
+    return list(flags.values())

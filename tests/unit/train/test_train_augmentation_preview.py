@@ -28,8 +28,8 @@ from vitadel.train import (
     PILAugment,
     Trainer,
     TrainingConfig,
-    augmented_examples,
-    transforms_alone,
+    preview_batches,
+    single_transform_configs,
 )
 
 PLAN = replace(RECIPES["digits-standard"]().plan, epochs=1, batch_size=8, warmup_epochs=0)
@@ -68,7 +68,7 @@ def test_they_are_what_a_training_sees(plan: TrainingConfig, split: Split, tmp_p
     objective = Noting()
     Trainer(model, objective, split, plan, run, seed=3).fit()
     x, y, index_B = objective.seen[0]
-    ((shown, labels),) = augmented_examples(split, plan, len(x), 10, steps=1, seed=3)
+    ((shown, labels),) = preview_batches(split, plan, len(x), 10, steps=1, seed=3)
     torch.testing.assert_close(shown[index_B], x)
     assert torch.equal(labels[index_B], y)
     assert not torch.equal(shown, split.images(torch.arange(len(shown))))
@@ -76,9 +76,9 @@ def test_they_are_what_a_training_sees(plan: TrainingConfig, split: Split, tmp_p
 
 def test_updates_differ_and_are_the_same_again(split: Split) -> None:
     plan = replace(PLAN, pil_augment=PIL)
-    first, second = augmented_examples(split, plan, 4, 10, steps=2)
+    first, second = preview_batches(split, plan, 4, 10, steps=2)
     assert not torch.equal(first[0], second[0])
-    assert torch.equal(list(augmented_examples(split, plan, 4, 10, steps=2))[1][0], second[0])
+    assert torch.equal(list(preview_batches(split, plan, 4, 10, steps=2))[1][0], second[0])
 
 
 def test_each_transform_alone() -> None:
@@ -86,7 +86,7 @@ def test_each_transform_alone() -> None:
     whole = replace(
         PLAN, pil_augment=PILAugment(rand_augment="rand-m9", erase=0.25), augment=Chain(steps), mixing=Mixing(0.8, 1.0)
     )
-    alone = transforms_alone(whole)
+    alone = single_transform_configs(whole)
     pil = ["resized crop", "flip", "color jitter", "RandAugment", "random erasing"]
     assert list(alone) == [*pil, "PadCrop", "Flip", "ColorJitter", "Erase", "MixUp", "CutMix"]
     off = PILAugment(resized_crop=False, flip=False, color_jitter=0.0)
@@ -98,14 +98,14 @@ def test_each_transform_alone() -> None:
     assert (alone["MixUp"].mixing, alone["CutMix"].mixing) == (Mixing(mixup=0.8), Mixing(cutmix=1.0))
     for one in alone.values():
         assert sum(part is not None for part in (one.pil_augment, one.augment, one.mixing)) == 1
-    assert transforms_alone(PLAN) == {}
+    assert single_transform_configs(PLAN) == {}
 
 
 def test_a_flip_is_the_mirror_image_and_a_mixture_a_blend(split: Split) -> None:
     x = split.images(torch.arange(4))
-    ((flipped, _),) = augmented_examples(split, replace(PLAN, augment=Flip(1.0)), 4, 10, steps=1)
+    ((flipped, _),) = preview_batches(split, replace(PLAN, augment=Flip(1.0)), 4, 10, steps=1)
     assert torch.equal(flipped, x.flip(-1))
-    ((mixed, shares_BK),) = augmented_examples(split, replace(PLAN, mixing=Mixing(mixup=1.0)), 4, 10, steps=1)
+    ((mixed, shares_BK),) = preview_batches(split, replace(PLAN, mixing=Mixing(mixup=1.0)), 4, 10, steps=1)
     labels = split.labels[:4]
     assert labels[0] != labels[2]
     share = float(shares_BK[0, labels[0]])

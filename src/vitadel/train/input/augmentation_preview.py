@@ -1,4 +1,4 @@
-"""Images as updates of a training see them, and each of its transforms alone: to look at.
+"""Previews of augmentation: images as the updates of a training get them, and with a single transform.
 
 Shape letters: B images, K classes.
 """
@@ -20,21 +20,21 @@ from vitadel.train.input.sampler import BatchIndex
 _NONE = PILAugment(resized_crop=False, flip=False, color_jitter=0.0)
 
 
-def augmented_examples(
+def preview_batches(
     split: Split, config: TrainingConfig, count: int, num_classes: int, *, steps: int, seed: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """The first images of a split as the first `steps` updates would see them, if each had exactly these in its batch.
+    """The first images of a split as the first `steps` updates would get them, if these were the batch of each update.
 
     Args:
         split: The training images.
-        config: What augments and mixes them.
-        count: How many images.
-        num_classes: The classes of the data set.
-        steps: How many updates.
+        config: The configuration of the training.
+        count: The number of images.
+        num_classes: The number of classes of the data set.
+        steps: The number of updates.
         seed: The seed of the training.
 
     Returns:
-        For each update [B, 3, H, W] pixels in [0, 1], and [B] labels or, of mixed images, [B, K] shares of labels.
+        For each update [B, 3, H, W] pixels in [0, 1], and [B] labels or, for mixed images, [B, K] soft labels.
     """
     row_B = torch.arange(count)
     real_B = torch.zeros(count, dtype=torch.bool)
@@ -44,10 +44,10 @@ def augmented_examples(
         yield config.augmented(x, y, num_classes, seed=update_seed(seed, step), index_B=row_B)
 
 
-def transforms_alone(config: TrainingConfig) -> dict[str, TrainingConfig]:
-    """The same configuration with one of its transforms each, by name; a transform with a probability is always on.
+def single_transform_configs(config: TrainingConfig) -> dict[str, TrainingConfig]:
+    """By name, the configuration with only one of its transforms, which is always applied.
 
-    The flip of `PILAugment` alone has none and stays a coin toss.
+    The flip of `PILAugment` is an exception: its probability is fixed to a half.
     """
     off = replace(config, pil_augment=None, augment=None, mixing=None)
     alone = {name: replace(off, pil_augment=one) for name, one in _of_pil(config.pil_augment).items()}
