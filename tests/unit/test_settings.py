@@ -32,8 +32,8 @@ from vitadel.train import SGD, AdamW, Lion, TrainingConfig
 # what the program computes or reads itself, by package; these numbers are not settings
 RECORDS = {
     "analyze": (
-        "AttackCost Attacked BlocksPoint EpsPoint Evidence Measured Measurements Moments PrefixCache Restriction "
-        "StepsPoint VariantCounts View"
+        "AttackCost AttackOutcome BlocksPoint EpsPoint Evidence MaskingResults Measurements Moments PrefixCache "
+        "Restriction StepsPoint VariantCounts View"
     ),
     "api": "Robustness",
     "attacks": "AttackResult ContinuousBatch FactorSearchResult Factors Flag ImageResult WorkQueue",

@@ -1,20 +1,20 @@
-"""Iterative attacks of a study on chosen images, a row per image, and input gradients that are exactly zero.
+"""Attacks of a study on chosen images, with one row per image, and input gradients that are exactly zero.
 
 Shape letters: B images, K classes, T targets.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import IterativeAttack
-from vitadel.attacks.engine.batching import WorkQueue
 from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import Oracle, is_zero
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.core.stats import Accuracy, accuracy
+from vitadel.evaluate.attack_runner import AttackRunner
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.store import Row, TableRows
 from vitadel.goals import Goal, Untargeted, top_other_classes
@@ -23,11 +23,11 @@ from vitadel.threats import Threat
 
 
 @dataclass(frozen=True, slots=True)
-class Attacked:
-    """What an attack did to the images that it tried.
+class AttackOutcome:
+    """The results of an attack.
 
     Args:
-        tried: How many images it tried.
+        tried: The number of images attacked.
         rows: A row for each: `success`, `forwards`, `backwards`, `zero_gradients`, `seconds`.
     """
 
@@ -45,7 +45,7 @@ class Attacked:
         return accuracy(len(self.broken), self.tried) if self.tried else None
 
     def total(self, column: str) -> float:
-        """A column summed up over all images."""
+        """The sum of a column over all images."""
         return float(sum(self.rows[column]))
 
 
@@ -58,12 +58,12 @@ def run_attack(
     *,
     loss: Loss = cross_entropy,
     model: nn.Module | None = None,
-) -> Attacked:
-    """Attack images in float32, and keep a row for each as soon as it is broken or the attack has ended.
+) -> AttackOutcome:
+    """Attack images on the model itself, and store a row for each as soon as its attack is finished.
 
     Args:
         ctx: The context.
-        name: The table, and the name by which the attack's random numbers are seeded.
+        name: The name of the table, which also seeds the attack's random numbers.
         attack: The attack.
         index: The images.
         threat: The threat model.
@@ -71,33 +71,35 @@ def run_attack(
         model: The model, the context's if not given.
     """
     target = ctx.model if model is None else model
+    runner = AttackRunner(replace(ctx, model=target, threat=threat), ctx.engine)
     seed = fold_seed(ctx.seed, *name.encode())
 
     def results(missing: list[int]) -> Iterator[tuple[int, Row]]:
-        tried = torch.tensor(missing)
-        oracle = Oracle(target, int(ctx.images.labels[tried].max()))
-        num_classes = ctx.logits(ctx.images.images(tried[:1]), model=target).shape[1]
+        num_classes = ctx.logits(ctx.images.images(torch.tensor(missing[:1])), model=target).shape[1]
+        oracle = Oracle(target, int(ctx.images.labels[missing].max()))
 
-        def fetch(place: Tensor) -> tuple[Tensor, Goal, Tensor]:
-            batch = ctx.batch(tried[place.cpu()])
+        def goal_and_targets(batch: Batch) -> tuple[Goal, Tensor]:
             others_BT = torch.zeros(len(batch), 0, dtype=torch.int64, device=ctx.device)
             if attack.targets:
                 with torch.no_grad():
                     others_BT = top_other_classes(oracle(batch.x), batch.y, attack.num_branches(num_classes))
-            return batch.x, Untargeted(batch.y, loss), others_BT
+            return Untargeted(batch.y, loss), others_BT
 
-        queue = WorkQueue(RandomStreams.of(seed, tried.to(ctx.device)), num_classes, fetch)
-        engine = ctx.engine.on(ctx.device, ctx.images.images(tried[:1]).numel())
-        with isolated(target, seed, ctx.device):
-            # the model that is attacked judges itself, which needs a pass only where iterates may leave the threat
-            judge = oracle if attack.may_leave_threat else None
-            for finished in engine.run(attack, oracle, queue, threat, judge):
-                for one in finished:
-                    columns = ("success", "forwards", "backwards", "zero_gradients", "seconds")
-                    yield missing[one.index], {column: getattr(one, column) for column in columns}
+        finished = runner.run_iterative(
+            attack,
+            missing,
+            goal_and_targets,
+            seed=seed,
+            num_classes=num_classes,
+            # the search runs on the model itself, so a success is one unless projecting it changes it
+            confirm=attack.may_leave_threat,
+        )
+        for image_index, result in finished:
+            columns = ("success", "forwards", "backwards", "zero_gradients", "seconds")
+            yield image_index, {column: getattr(result, column) for column in columns}
 
     ctx.stream(name, results, index=index, counts=lambda row: {"broken": int(bool(row["success"]))})
-    return Attacked(len(index), ctx.table(name))
+    return AttackOutcome(len(index), ctx.table(name))
 
 
 def has_zero_gradient(ctx: Context, batch: Batch, loss: Loss, threat: Threat | None) -> Tensor:

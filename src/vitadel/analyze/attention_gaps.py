@@ -1,7 +1,7 @@
-"""How far the largest score of a row of attention lies above the second, and what becomes of its softmax.
+"""The gap between the two largest scores of each row of attention.
 
-The softmax of a row gives the second largest score at most exp(-gap) of what the first gets. Where that is less than a
-floating-point format can hold, the row is exactly one-hot there, and no gradient passes through its scores.
+The softmax gives the second largest score at most exp(-gap) times the weight of the largest. If that underflows in a
+floating-point format, the row is exactly one-hot, and no gradient passes through its scores.
 
 Shape letters: B images, H heads, N rows of attention, M scores per row.
 """
@@ -15,20 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitadel.analyze.study import map_chunks
+from vitadel.analyze.base import map_chunks
 from vitadel.attacks.isolation import eval_without_weight_gradients
 from vitadel.core.oom import in_batches
 from vitadel.evaluate.context import Context
 from vitadel.models import Model
 
-# the gap beyond which exp(-gap) leaves a format: from the least normal number down to the least number of all
+# the gap beyond which exp(-gap) is smaller than the smallest normal number of a format, and than its smallest number
 LINES: dict[str, float] = {
     "float16, normal": 14 * math.log(2),
     "float16, subnormal": 24 * math.log(2),
     "float32 and bfloat16, normal": 126 * math.log(2),
     "float32, subnormal": 149 * math.log(2),
 }
-# twenty bins per decade from 1e-8 to 1e8, one for all below (ties included), one for all above
+# twenty bins per decade from 1e-8 to 1e8, one below (for ties, too), one above
 _LEAST, _DECADES, _PER_DECADE = 1e-8, 16, 20
 EDGES: tuple[float, ...] = tuple(_LEAST * 10 ** (k / _PER_DECADE) for k in range(_DECADES * _PER_DECADE + 1))
 _LARGEST = torch.finfo(torch.float32).max
@@ -36,7 +36,7 @@ _LARGEST = torch.finfo(torch.float32).max
 
 @dataclass(frozen=True, slots=True)
 class GapCounts:
-    """Counts of one attention, head by head: rows per bin, rows beyond each line, and the largest gap."""
+    """Counts of one attention layer per head: rows per bin, rows beyond each line, and the largest gap."""
 
     bins_HC: Tensor
     beyond_HL: Tensor
@@ -47,7 +47,7 @@ class GapCounts:
         return GapCounts(self.bins_HC + other.bins_HC, self.beyond_HL + other.beyond_HL, largest_H)
 
     def to_json(self) -> dict[str, object]:
-        """All heads together, and each of them."""
+        """The counts of all heads together, and of each head."""
         heads = zip(self.bins_HC, self.beyond_HL, self.largest_H.tolist(), strict=True)
         return {
             "all": _described(self.bins_HC.sum(0), self.beyond_HL.sum(0), float(self.largest_H.max())),
@@ -70,8 +70,8 @@ def measure_gaps(ctx: Context, table: str, factors: Sequence[float] | None = Non
 
     Args:
         ctx: The context; its model has taps.
-        table: Where counts are kept, a row for 64 images.
-        factors: What the scores of each attention are multiplied by.
+        table: The table of the counts, with a row per 64 images.
+        factors: A factor for the scores of each attention layer.
     """
     model = ctx.model
     assert isinstance(model, Model)
@@ -106,7 +106,7 @@ def _sums(parts: Iterable[Mapping[str, GapCounts]]) -> dict[str, GapCounts]:
 
 @torch.no_grad()
 def _count(model: Model, x: Tensor, factors: Sequence[float] | None) -> dict[str, GapCounts]:
-    """The counts of a batch; one attention is held in memory at a time."""
+    """The counts of a batch; only one layer's scores are in memory at a time."""
     by_layer: dict[str, GapCounts] = {}
 
     def count(name: str) -> Callable[[Tensor], Tensor]:
@@ -121,20 +121,20 @@ def _count(model: Model, x: Tensor, factors: Sequence[float] | None) -> dict[str
         stack.enter_context(eval_without_weight_gradients(model))
         stack.enter_context(model.taps.scale(factors) if factors is not None else nullcontext())
         for name in model.taps.attentions():
-            # an edit that changes nothing sees a tensor pass by, where a read would keep them all
+            # an edit that changes nothing, since a read would keep the scores of all layers in memory
             stack.enter_context(model.taps.edit(f"{name}.logits", count(name)))
         model(x.to(device))
     return by_layer
 
 
 def count_gaps(scores_BHNM: Tensor) -> GapCounts:
-    """Count the gaps of some scores; a row with a single score has none and is not counted."""
+    """Count the gaps of scores; rows with a single score are not counted."""
     if scores_BHNM.ndim < 4:
         scores_BHNM = scores_BHNM.unsqueeze(1)
     if scores_BHNM.shape[-1] < 2:
         scores_BHNM = scores_BHNM.new_zeros(0, scores_BHNM.shape[1], 1, 2)
     top = scores_BHNM.topk(2).values.double()
-    # scores of minus infinity are masked out: nothing of them is left in any format
+    # scores of minus infinity are masked out: their gap is beyond every line
     gap_HN = (top[..., 0] - top[..., 1]).transpose(0, 1).flatten(1).clamp_max(_LARGEST).contiguous()
     heads, bins = len(gap_HN), len(EDGES) + 1
     edges = torch.tensor(EDGES, dtype=torch.float64, device=gap_HN.device)

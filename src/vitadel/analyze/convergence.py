@@ -1,13 +1,13 @@
 r"""Convergence of an attack: loss and accuracy against its steps, over restarts; and the loss around images.
 
-Debenedetti's code attacks correctly classified images with 0, 1, 2, 5, ... steps of PGD, many times each: an attack
-that has converged gains nothing from more steps, and all restarts end at the same loss. Zero steps are the clean image.
-Each number of steps is a separate search, whose steps are 2.5 eps / steps long by default.
+Debenedetti's code attacks correctly classified images with 0, 1, 2, 5, ... steps of PGD, many times each: once an
+attack has converged, more steps do not increase the loss, and all restarts end at the same loss. Zero steps are the
+clean image. Each number of steps is a separate search, with a step size of 2.5 eps / steps by default.
 
-A slice of the loss around an image x is :math:`L(\mathrm{clip}(x + a\,d + b\,r))` for a and b from -1 to 1: d is a step
-of length eps along the gradient, r one along random numbers, both as the threat steps; the clip keeps pixels in [0, 1].
-In the middle is the loss of the image itself. A smooth rise along a is what gradients can follow; a rough or flat one
-masks them.
+A slice of the loss around an image x is :math:`L(\mathrm{clip}(x + a\,d + b\,r))` for a and b from -1 to 1: d is the
+threat's step of length eps along the gradient, r the same along a random direction; pixels are clipped to [0, 1]. In
+the middle is the loss of the image itself. A loss that rises smoothly along a can be maximized by gradients; a rough or
+flat one indicates masked gradients.
 
 Shape letters: B images, R restarts, A and B points along a and b.
 """
@@ -43,11 +43,11 @@ class Convergence:
 
     Args:
         steps: Numbers of steps.
-        restarts: Restarts for each of them.
-        images: Images that are attacked: the first that the model classifies correctly.
+        restarts: Restarts for each number of steps.
+        images: Number of images: the first that the model classifies correctly.
         step_size: Step size of PGD; 2.5 eps / steps if not given.
-        slices: Images around which the loss is shown on a plane; 0 leaves that out.
-        points: Points along each side of the plane, an odd number.
+        slices: Number of images around which the loss is shown on a plane; 0 leaves that out.
+        points: Number of points along each side of the plane, odd.
     """
 
     title: ClassVar[str] = "Convergence of the attack"
@@ -75,7 +75,7 @@ class Convergence:
             )
 
     def refuse(self, model: nn.Module) -> None:
-        """Every model can be studied."""
+        """All models are supported."""
 
     def run(self, ctx: Context) -> None:
         ctx.map("clean", lambda batch: {"prediction": ctx.predict(batch.x)})
@@ -84,8 +84,8 @@ class Convergence:
         seed, threat = ctx.seed, ctx.required_threat
 
         def slices(batch: Batch) -> dict[str, object]:
-            image = int(batch.index)
-            loss = loss_slice(ctx.model, batch.x, batch.y, threat, self.points, seed, image, ctx.batch_size)
+            index = int(batch.index)
+            loss = loss_slice(ctx.model, batch.x, batch.y, threat, self.points, seed, index, ctx.batch_size)
             return {"loss": loss[None]}
 
         ctx.map("slices", slices, index=index[: self.slices].tolist(), batch_size=1)
@@ -117,13 +117,13 @@ class Convergence:
         correct = (torch.tensor(ctx.table("clean")["prediction"]) == ctx.images.labels).nonzero()[:, 0]
         if not len(correct):
             raise UsageError(
-                f"the model gets none of {len(ctx.images)} images right, so there is nothing to attack. Choose more "
-                "images, or run `vitadel evaluate` first."
+                f"the model classifies none of {len(ctx.images)} images correctly, so there is nothing to attack. "
+                "Choose more images, or run `vitadel evaluate` first."
             )
         return correct[: self.images]
 
     def _searches(self) -> dict[tuple[int, int], str]:
-        """The table of each number of steps and restart; the clean image is the same every time."""
+        """The table of each number of steps and restart; zero steps have one."""
         return {
             (steps, restart): f"steps-{steps:05d}-restart-{restart:03d}"
             for steps in sorted(self.steps)
@@ -151,12 +151,12 @@ class Convergence:
         )
 
     def _loss(self, curve: Mapping[int, Mapping[str, float]], n: int, threat: Threat) -> Lines:
-        at, columns = _columns(curve, "loss", "loss_low", "loss_high")
+        steps, columns = _columns(curve, "loss", "loss_low", "loss_high")
         return Lines(
             "Loss against steps",
             f"Mean cross-entropy of what the attack returns. {self._attack_description(n, threat)} The line is the "
             "mean over restarts, the band holds all of them.",
-            [Line("mean over restarts", at, columns["loss"], columns["loss_low"], columns["loss_high"])],
+            [Line("mean over restarts", steps, columns["loss"], columns["loss_low"], columns["loss_high"])],
             x_label="steps",
             y_label="cross-entropy",
             log_x=True,
@@ -164,15 +164,17 @@ class Convergence:
         )
 
     def _accuracy(self, curve: Mapping[int, Mapping[str, float]], n: int, threat: Threat) -> Lines:
-        at, columns = _columns(curve, "accuracy", "accuracy_low", "accuracy_high", "worst")
+        steps, columns = _columns(curve, "accuracy", "accuracy_low", "accuracy_high", "worst")
         return Lines(
             "Accuracy against steps",
             "Share of images that the model still classifies correctly. "
             f"{self._attack_description(n, threat)} The line is the mean over restarts, the band holds all of them; "
             "dashed: correct under every restart.",
             [
-                Line("mean over restarts", at, columns["accuracy"], columns["accuracy_low"], columns["accuracy_high"]),
-                Line("all restarts together", at, columns["worst"], dashed=True),
+                Line(
+                    "mean over restarts", steps, columns["accuracy"], columns["accuracy_low"], columns["accuracy_high"]
+                ),
+                Line("all restarts together", steps, columns["worst"], dashed=True),
             ],
             x_label="steps",
             y_label="accuracy",
@@ -208,8 +210,8 @@ def loss_slice(
         *x.shape[1:], dtype=x.dtype
     )
     along, random_direction = (threat.ascend(x, one, threat.eps) - x for one in (grad, noise))
-    place = _axis_values(points).to(x)
-    a_Q, b_Q = (one.flatten() for one in torch.meshgrid(place, place, indexing="ij"))
+    axis = _axis_values(points).to(x)
+    a_Q, b_Q = (one.flatten() for one in torch.meshgrid(axis, axis, indexing="ij"))
 
     def loss_at(point: Tensor) -> Tensor:
         a, b = (one[point.to(device)].view(-1, 1, 1, 1) for one in (a_Q, b_Q))
@@ -220,7 +222,7 @@ def loss_slice(
 
 
 def _axis_values(points: int) -> Tensor:
-    """From -1 to 1, with a zero in the middle that is one."""
+    """[points] evenly spaced from -1 to 1, with an exact zero in the middle."""
     half = points // 2
     return torch.arange(-half, half + 1, dtype=torch.float64) / half
 
@@ -233,10 +235,10 @@ def _losses(model: nn.Module, x: Tensor, label_B: Tensor, seed: int) -> tuple[Te
 
 
 def over_restarts(restarts: Sequence[TableRows]) -> dict[str, float]:
-    """Means over images of `loss` and `correct`, and over restarts their mean, least and greatest.
+    """Means over images of `loss` and `correct`: over restarts their mean, minimum and maximum.
 
     Returns:
-        Beside these `worst`, the share of images that are correct in all restarts, with its interval.
+        These numbers, and `worst`, the share of images that are correct in all restarts, with its interval.
     """
     loss_RB = torch.tensor([rows["loss"] for rows in restarts], dtype=torch.float64)
     correct_RB = torch.tensor([rows["correct"] for rows in restarts], dtype=torch.float64)
@@ -248,19 +250,19 @@ def over_restarts(restarts: Sequence[TableRows]) -> dict[str, float]:
 
 
 def _columns(curve: Mapping[int, Mapping[str, float]], *keys: str) -> tuple[list[int], dict[str, list[float]]]:
-    """What is drawn over steps, on an axis that has no zero."""
-    at = [steps for steps in curve if steps]
-    return at, {key: [curve[steps][key] for steps in at] for key in keys}
+    """The numbers of steps without zero, as the axis is logarithmic, and columns of the curve at them."""
+    steps = [number for number in curve if number]
+    return steps, {key: [curve[number][key] for number in steps] for key in keys}
 
 
 def _table(curve: Mapping[int, Mapping[str, float]], n: int, restarts: int) -> Table:
     keys = [f"{name}{end}" for name in ("loss", "accuracy", "worst") for end in ("", "_low", "_high")]
     rows: list[list[Cell]] = [[steps, *(one[key] for key in keys)] for steps, one in curve.items()]
     return Table(
-        "In numbers",
-        f"Means over {n} images; of {restarts} restarts the mean, the least and the greatest. The last three columns "
-        "are the share of images right under every restart, with Wilson's 95% interval.",
-        ["steps", "loss", "least", "most", "accuracy", "least", "most", "all restarts", "low", "high"],
+        "Loss and accuracy (table)",
+        f"Means over {n} images: mean, minimum and maximum of {restarts} restarts. The last three columns are the "
+        "share of images classified correctly under every restart, with Wilson's 95% interval.",
+        ["steps", "loss", "min", "max", "accuracy", "min", "max", "all restarts", "low", "high"],
         rows,
     )
 

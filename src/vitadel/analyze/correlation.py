@@ -17,10 +17,10 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor, nn
 
+from vitadel.analyze.base import map_chunks
 from vitadel.analyze.layers import Read, layers_of, outputs_of
 from vitadel.analyze.similarity import Grouping, Moments, cka, dependence, gram
 from vitadel.analyze.similarity_figures import SimilarityMap, heat_maps, main_finding, steps
-from vitadel.analyze.study import map_chunks
 from vitadel.attacks.isolation import isolated
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError

@@ -2,11 +2,11 @@ r"""EigenCAM: the strongest pattern in a feature map, without labels and without
 
 Muhammad & Yeasin (2020, arXiv:2008.00299): with the features of N cells in C channels as a matrix :math:`A` and
 :math:`v_1` its first right singular vector, the map is :math:`A v_1`. The sign of a singular vector is arbitrary: here
-the value farthest from zero is positive. The paper does not center; `center` takes from every channel its mean over the
+the value farthest from zero is positive. The paper does not center; `center` subtracts the mean of each channel over
 cells first, as pytorch-grad-cam does, which shows where features differ instead of where they are large.
 
-Only one vector is needed, so nothing is decomposed: Lanczos' iteration (1950) finds the first eigenvector of the
-smaller of :math:`A A^\top` and :math:`A^\top A`, for all images together.
+Since only one vector is needed, Lanczos' iteration (1950) computes the first eigenvector of the smaller of
+:math:`A A^\top` and :math:`A^\top A`, for all images together.
 
 Shape letters: B images, N cells, C channels, n the smaller of both, S steps.
 """
@@ -14,14 +14,14 @@ Shape letters: B images, N cells, C channels, n the smaller of both, S steps.
 import torch
 from torch import Tensor
 
-_STEPS = 8  # vectors between two checks of convergence
+_STEPS = 8  # Lanczos vectors between two checks of convergence
 _ROUNDS = 16
-# what is not along the vector, relative to its eigenvalue
-_STILL = {torch.float32: 1e-6, torch.float64: 1e-11}
+# the tolerance of the residual, relative to the eigenvalue
+_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-11}
 
 
 def eigencam(features_BNC: Tensor, *, center: bool = False) -> Tensor:
-    """[B, N]: the map of every image, its strongest value positive; zeros for features that are zero."""
+    """[B, N]: the map of each image, whose value farthest from zero is positive; zeros if all features are zero."""
     a_BNC = features_BNC.detach()
     a_BNC = a_BNC if a_BNC.dtype == torch.float64 else a_BNC.float()
     if center:
@@ -40,9 +40,9 @@ def eigencam(features_BNC: Tensor, *, center: bool = False) -> Tensor:
 
 
 def _leading(g_Bnn: Tensor) -> tuple[Tensor, Tensor]:
-    """[B] and [B, n]: the largest eigenvalue of symmetric matrices that have no negative one, and its vector.
+    """[B] and [B, n]: the largest eigenvalue of symmetric positive semidefinite matrices, and its eigenvector.
 
-    Where two eigenvalues lie so close that it does not settle, all are found.
+    If two eigenvalues are so close that the iteration does not converge, all are computed.
     """
     n = g_Bnn.shape[1]
     value_B, vector_Bn = g_Bnn.new_zeros(len(g_Bnn)), g_Bnn.new_zeros(len(g_Bnn), n)
@@ -50,24 +50,24 @@ def _leading(g_Bnn: Tensor) -> tuple[Tensor, Tensor]:
     start_Bn = _first_vector(n).to(g_Bnn).expand(len(g_Bnn), n)
     for _ in range(_ROUNDS):
         ritz_B, start_Bn, off_B = _lanczos(g, start_Bn, min(n, _STEPS))
-        # each image stops on its own, so that its map does not depend on the others
-        still_B = off_B <= _STILL[g.dtype] * ritz_B
-        value_B[open_[still_B]], vector_Bn[open_[still_B]] = ritz_B[still_B], start_Bn[still_B]
-        if bool(still_B.all()):
+        # each image stops when it has converged, so its map does not depend on the other images
+        converged_B = off_B <= _TOLERANCE[g.dtype] * ritz_B
+        value_B[open_[converged_B]], vector_Bn[open_[converged_B]] = ritz_B[converged_B], start_Bn[converged_B]
+        if bool(converged_B.all()):
             return value_B, vector_Bn
-        open_, g, start_Bn = open_[~still_B], g[~still_B], start_Bn[~still_B]
+        open_, g, start_Bn = open_[~converged_B], g[~converged_B], start_Bn[~converged_B]
     all_Bn, vectors_Bnn = torch.linalg.eigh(g.double())
     value_B[open_], vector_Bn[open_] = all_Bn[:, -1].to(g), vectors_Bnn[..., -1].to(g)
     return value_B, vector_Bn
 
 
 def _lanczos(g_Bnn: Tensor, start_Bn: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best eigenvalue and vector in the space of `steps` products, and the length of what is not along it."""
+    """The largest Ritz value and vector in the Krylov space of `steps` products, and the norm of the residual."""
     basis_BSn, t_BSS = g_Bnn.new_zeros(len(g_Bnn), steps, g_Bnn.shape[1]), g_Bnn.new_zeros(len(g_Bnn), steps, steps)
     w_Bn, length_B1 = start_Bn, start_Bn.norm(dim=1, keepdim=True)
     least_B1 = torch.zeros_like(length_B1)
     for step in range(steps):
-        # an exhausted space continues with zeros, which change nothing
+        # an exhausted space is extended by zero vectors, which do not change the result
         q_Bn = w_Bn * torch.where(length_B1 > least_B1, 1 / length_B1.clamp_min(torch.finfo(g_Bnn.dtype).tiny), 0.0)
         basis_BSn[:, step] = q_Bn
         known_BSn = basis_BSn[:, : step + 1]
@@ -76,7 +76,7 @@ def _lanczos(g_Bnn: Tensor, start_Bn: Tensor, steps: int) -> tuple[Tensor, Tenso
         part_BS = _times(known_BSn, w_Bn)
         t_BSS[:, : step + 1, step] = part_BS
         w_Bn = w_Bn - _mixed(known_BSn, part_BS)
-        w_Bn = w_Bn - _mixed(known_BSn, _times(known_BSn, w_Bn))  # once is not enough to stay at right angles
+        w_Bn = w_Bn - _mixed(known_BSn, _times(known_BSn, w_Bn))  # twice, for orthogonality in floating point
         length_B1 = w_Bn.norm(dim=1, keepdim=True)
     ritz_BS, mix_BSS = torch.linalg.eigh(t_BSS, UPLO="U")
     mix_BS = mix_BSS[..., -1]
@@ -84,15 +84,15 @@ def _lanczos(g_Bnn: Tensor, start_Bn: Tensor, steps: int) -> tuple[Tensor, Tenso
 
 
 def _times(matrix_Bij: Tensor, vector_Bj: Tensor) -> Tensor:
-    """[B, i]: many small products of matrix and vector; a batched product of matrices is slower at them."""
+    """[B, i]: many small matrix-vector products, for which torch.bmm is slower."""
     return (matrix_Bij * vector_Bj[:, None]).sum(-1)
 
 
-def _mixed(vectors_BSn: Tensor, share_BS: Tensor) -> Tensor:
-    """[B, n]: sums of vectors."""
-    return (vectors_BSn * share_BS[..., None]).sum(1)
+def _mixed(vectors_BSn: Tensor, weight_BS: Tensor) -> Tensor:
+    """[B, n]: weighted sums of vectors."""
+    return (vectors_BSn * weight_BS[..., None]).sum(1)
 
 
 def _first_vector(side: int) -> Tensor:
-    """[n]: any vector, the same for every image and every call."""
+    """[n]: a fixed random vector."""
     return torch.randn(side, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -22,8 +22,7 @@ from torch import Tensor, nn
 
 from vitadel.analyze import spectrum
 from vitadel.analyze.attacked_images import StepSize, finite_mean_interval
-from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.study import map_chunks
+from vitadel.analyze.base import map_chunks
 from vitadel.attacks import PGD
 from vitadel.attacks.isolation import isolated
 from vitadel.core.errors import UsageError
@@ -35,6 +34,7 @@ from vitadel.goals import Goal, Targeted
 from vitadel.models import Model
 from vitadel.runs.exhibits import Exhibit, Picture, Pictures, Table
 from vitadel.runs.schema import StudyRecord
+from vitadel.runs.typed_json import tensor_from_json, tensor_to_json
 from vitadel.threats import L2, Linf, Threat
 
 _TABLE = "pictures"
@@ -182,7 +182,7 @@ class FeatureVisualization:
         batches = [one for _, one in in_batches(torch.arange(len(targets)), at_once, search)]
         x, x0, before_B, after_B, success_B = (torch.cat(list(one)) for one in zip(*batches, strict=True))
         values = (before_B, after_B, success_B, spectrum.fine_share(x - x0))
-        pictures = packed((x * 255).round().byte())
+        pictures = tensor_to_json((x * 255).round().byte())
         return {"pictures": pictures, **{name: one.tolist() for name, one in zip(_COLUMNS, values, strict=True)}}
 
     def _start(self, ctx: Context, start: Start | int, rng: RandomStreams, shape: torch.Size) -> Tensor:
@@ -209,7 +209,7 @@ class FeatureVisualization:
     def _pictures(self, drawn: Mapping[str, Mapping[str, Any]], targets: Sequence[int]) -> Pictures:
         cells = []
         for one in drawn.values():
-            images, sign = unpacked(one["pictures"]).float() / 255, "value" if self.coordinates else "p"
+            images, sign = tensor_from_json(one["pictures"]).float() / 255, "value" if self.coordinates else "p"
             notes = (f"{sign} {value:.2f}" for value in one["after"])
             cells.append([Picture.of(image.numpy(), note=note) for image, note in zip(images, notes, strict=True)])
         end = "coordinate at the end" if self.coordinates else "probability of the target at the end"

@@ -1,4 +1,4 @@
-"""The layers of a model as studies use them, and their outputs in a forward pass."""
+"""The layers of a model, and their outputs in a forward pass."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,7 +15,7 @@ Read = TypeVar("Read")
 
 
 def layers_of(model: nn.Module) -> tuple[Model, Sequence[Layer]]:
-    """A model and its layers; refused are models whose layers are not known or cannot be hooked."""
+    """A model and its layers; raises a UsageError if they are unknown or cannot be hooked."""
     if not isinstance(model, Model):
         raise UsageError(
             f"this study reads the outputs of a model's layers, and this {type(model).__name__} does not name them. "
@@ -39,7 +39,7 @@ def axis_label(name: str) -> str:
 
 @contextmanager
 def outputs_of(modules: Iterable[nn.Module], read: Callable[[int, Tensor], Read]) -> Iterator[dict[int, Read]]:
-    """Inside, what `read` makes of the number and the output of every module, in the latest forward pass."""
+    """Inside, a dict from the number of each module to `read(number, output)` in the latest forward pass."""
     results: dict[int, Read] = {}
 
     def keep(number: int, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:

@@ -1,13 +1,13 @@
-r"""Lesions: a model's accuracy when parts of it are removed, without training it again.
+r"""Lesions: a model's accuracy when parts of it are removed, without retraining.
 
-Bhojanapalli et al. (2021, arXiv:2103.14586, section 4) remove from a ViT each block, each attention and each MLP, so
-that information passes along the skip connection alone, and then n random ones at a time, never the first block's.
-Draws are independent and the same for all kinds, so that kinds can be compared draw by draw:
+Bhojanapalli et al. (2021, arXiv:2103.14586, section 4) remove from a ViT each block, each attention layer and each MLP,
+so that information passes along the skip connection only, and then n random ones at a time, never those of the first
+block. Random draws are independent and the same for all kinds, so that kinds can be compared draw by draw:
 
 .. math:: \bar a_n = \frac{1}{D} \sum_d a(S_n^d), \qquad |S_n^d| = n, \qquad
           \mathrm{s.e.}_n = \sqrt{\frac{1}{D (D - 1)} \sum_d \big(a(S_n^d) - \bar a_n\big)^2} .
 
-Of a convolutional network its residual units are removed, except those that change shapes.
+In a convolutional network, residual units are removed, except those that change the shape.
 """
 
 import enum
@@ -35,7 +35,7 @@ _TABLE = "lesions"
 
 
 class LesionKind(enum.Enum):
-    """What is removed."""
+    """The kind of part that is removed."""
 
     BLOCK = "block"
     ATTENTION = "attention"
@@ -43,12 +43,12 @@ class LesionKind(enum.Enum):
 
     @property
     def change(self) -> LayerChange:
-        """What that means for a layer."""
+        """The corresponding change of a layer."""
         return LayerChange[{"block": "NO_LAYER", "attention": "NO_ATTENTION", "mlp": "NO_MLP"}[self.value]]
 
     @property
     def label(self) -> str:
-        """As figures write it."""
+        """Its name in figures."""
         return "MLP" if self is LesionKind.MLP else self.value
 
     def applies_to(self, layer: Layer) -> bool:
@@ -63,9 +63,9 @@ class Lesion:
     """Accuracy without each block, attention and MLP, and without several random ones.
 
     Args:
-        kinds: What is removed.
-        blocks: Numbers of the blocks that are removed one at a time; () is every one.
-        removed: How many are removed together; () is 2 up to all but the first.
+        kinds: The kinds of parts that are removed.
+        blocks: Numbers of the blocks that are removed one at a time; () for all.
+        removed: How many are removed together; () for 2 up to all but the first.
         draws: Random draws for each of these numbers; 0 leaves that part out.
     """
 
@@ -144,7 +144,7 @@ class Lesion:
                 for kind, each in random.items()
                 for count, accuracies in each.items()
             ],
-            # in forward passes' worth of layers, and what it would be if every lesion ran the whole model
+            # in forward passes; and the number if every lesion ran the whole model
             "cost": {
                 "layers": len(layers),
                 "lesions": len(counts.correct) - 1,
@@ -170,12 +170,12 @@ class Lesion:
         return {kind: [at for at in chosen if kind.applies_to(layers[at])] for kind in self._kinds(layers)}
 
     def _kinds(self, layers: Sequence[Layer]) -> list[LesionKind]:
-        """Without attention, there are only whole units to remove."""
+        """The kinds that the model has: without attention, only whole units can be removed."""
         has_attention = any(layer.attention is not None for layer in layers)
         return [kind for kind in self.kinds if kind is LesionKind.BLOCK or has_attention]
 
     def _drawn(self, layers: Sequence[Layer], seed: int) -> dict[int, list[list[int]]]:
-        """For every count, the layers that each draw removes."""
+        """For each count, the layers that each random draw removes."""
         if self.draws == 0:
             return {}
         candidates, drawn = torch.tensor(_candidates(layers), dtype=torch.int64), {}
@@ -187,7 +187,7 @@ class Lesion:
 
 
 def _candidates(layers: Sequence[Layer]) -> list[int]:
-    """What random draws choose from: all that can go except the first, and those that only update the class token."""
+    """The layers that random draws choose from: not the first, and none that only updates the class token."""
     return [
         at
         for at, layer in enumerate(layers)
@@ -205,7 +205,7 @@ def _draw_statistics(accuracies: Sequence[float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Accuracies:
-    """Accuracies of the whole model, without one part by kind and layer, and of every draw by kind and count."""
+    """Accuracies: of the whole model, without one part (by kind and layer), of every draw (by kind and count)."""
 
     layers: Sequence[Layer]
     clean: Accuracy
@@ -217,7 +217,7 @@ class _Accuracies:
         counts = max((len(each) for each in self.random.values()), default=0)
         return [
             *(self._single_figure(), self._single_table()),
-            *([self._random_figure()] if counts > 1 else []),  # a single number of them makes no curve
+            *([self._random_figure()] if counts > 1 else []),  # a curve needs two points
             *([self._random_table()] if counts else []),
         ]
 
@@ -226,11 +226,11 @@ class _Accuracies:
         return Lines(title, caption, lines, x_label, "accuracy", y_range=(0.0, 1.0), references=whole)
 
     def _single_figure(self) -> Lines:
-        # the interval is widest near a half, where a model that lost a part is more likely to be than the whole one
+        # the interval is widest near an accuracy of 0.5, so perhaps not that of the whole model
         every = [self.clean, *(one for each in self.single.values() for one in each.values())]
         widest = max((one.high - one.low) / 2 for one in every)
         return self._figure(
-            "One removed",
+            "Single removals",
             f"Accuracy on {self.clean.n} images when one block, its attention or its MLP is removed from the trained "
             "model and its input passes along the skip connection. Dotted: nothing removed. An accuracy here has an "
             f"interval of at most {widest:.3f} either way.",
@@ -244,7 +244,7 @@ class _Accuracies:
     def _single_table(self) -> Table:
         removed = sorted({at for each in self.single.values() for at in each})
         return Table(
-            "One removed, in numbers",
+            "Single removals (table)",
             f"Accuracy on {self.clean.n} images; {self.clean.accuracy:.3f} with nothing removed.",
             ["layer", *(f"without {kind.label}" for kind in self.single)],
             [
@@ -262,7 +262,7 @@ class _Accuracies:
             means, low, high = ([f(draws) for draws in each.values()] for f in (statistics.fmean, min, max))
             lines.append(Line(f"without {kind.label}s", list(each), means, low, high))
         return self._figure(
-            "Several removed at random",
+            "Random removals",
             f"Mean accuracy on {self.clean.n} images by the number of removed blocks, attentions or MLPs, over "
             f"{self.draws} draws that are the same for all kinds; bands go from the worst draw to the best. The first "
             f"block always stays{too}. Standard errors are in the table.",
@@ -272,7 +272,7 @@ class _Accuracies:
 
     def _random_table(self) -> Table:
         return Table(
-            "Several removed, in numbers",
+            "Random removals (table)",
             f"Accuracy on {self.clean.n} images over {self.draws} draws: mean, its standard error, worst and best "
             "draw.",
             ["kind", "removed", "mean", "standard error", "worst", "best"],

@@ -1,27 +1,24 @@
 """Gradient masking by the softmax of attention: measurements, and a verdict.
 
 The diagnostics of Jain & Dutta (CVPR 2024): gaps between pre-softmax scores, accuracy against radius, iterations and
-the number of rescaled blocks. Controls: attacks that need no gradient, a second run of the same attack,
-and every result evaluated on the model itself. How the evidence is weighed: `vitadel.analyze.masking_verdict`.
+the number of rescaled blocks. Controls: attacks without gradients, a second run of the same attack, and every result
+evaluated on the model itself. `vitadel.analyze.masking_verdict` derives the verdict from this evidence.
 """
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitadel.analyze.masking_figures import masking_exhibits
 from vitadel.analyze.masking_measurements import Measurements
-from vitadel.analyze.study import study
 from vitadel.attacks import PGD, Scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, CountOrZero, Positive, Range, check_ranges
-from vitadel.core.progress import ProgressCallback, silent
 from vitadel.evaluate.context import Context
 from vitadel.models import Model
 from vitadel.runs.schema import StudyRecord
-from vitadel.threats import Threat
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +26,14 @@ class Masking:
     """Is the gradient masked by the attention? Gaps, zero gradients, curves, controls, a verdict.
 
     Args:
-        steps: Steps of the attack that others are compared with.
-        iterations: Numbers of steps that are tried for PGD and for AAS.
-        shares: Radii that are tried, as shares of the threat's, in addition to 100/255.
+        steps: Steps of the attack that other attacks are compared with.
+        iterations: Numbers of steps for PGD and AAS.
+        shares: Radii as multiples of the threat's, in addition to 100/255.
         curve_steps: Steps of PGD at each of these radii.
-        blocks: Numbers of attentions that are rescaled, first to last; () for none, quarters and all.
-        targets: Classes that the multi-targeted attack tries.
+        blocks: Numbers of attention layers that are rescaled, from the first on; () for none, quarters and all.
+        targets: Number of classes of the multi-targeted attack.
         queries: Queries of Square; 0 leaves it out.
-        scaling: How the factors of AAS are found.
+        scaling: How the factors of AAS are searched.
     """
 
     title: ClassVar[str] = "Gradient masking"
@@ -86,25 +83,6 @@ class Masking:
         )
         exhibits = masking_exhibits(measured, threat)
         return StudyRecord("masking", self.title, summary, exhibits, measured.numbers())
-
-
-def masking(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    threat: Threat | str = "linf:8/255",
-    settings: Masking | None = None,
-    *,
-    seed: int = 0,
-    batch_size: int | None = None,
-    progress: ProgressCallback = silent,
-) -> dict[str, object]:
-    """The study of gradient masking on images in memory; `result["verdict"]["answer"]` is its verdict.
-
-    Example:
-        >>> masking(model, x, y, "linf:8/255")["verdict"]["answer"]
-    """
-    return study(model, x, y, settings or Masking(), threat=threat, seed=seed, batch_size=batch_size, progress=progress)
 
 
 def _with_attention(model: nn.Module) -> Model:

@@ -1,4 +1,4 @@
-"""What the study of gradient masking measures: gaps, zero gradients, and attack after attack, each a table."""
+"""The measurements of the study of gradient masking: gaps, zero gradients and attacks, each with a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from vitadel.analyze import masking_verdict as tests
-from vitadel.analyze.attack_runner import Attacked, has_zero_gradient, run_attack
+from vitadel.analyze.attack_runner import AttackOutcome, has_zero_gradient, run_attack
 from vitadel.analyze.attention_gaps import EDGES, LINES, measure_gaps
 from vitadel.attacks import PGD, Factors, IterativeAttack, Square
 from vitadel.attacks.attention_scaling.attack import find_attack_factors, rescale_attack
@@ -22,23 +22,26 @@ from vitadel.threats import Threat
 if TYPE_CHECKING:
     from vitadel.analyze.masking import Masking
 
-# no classifier is robust here: images of different classes can nearly be made the same
+# no classifier is robust at this radius: images of different classes can be made almost equal
 FAR = 100 / 255
 _LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "margin": margin}
+
+# the outcome of an attack ("pgd" or "aas") by its name and its number of steps
+OutcomesBySteps = Mapping[tuple[str, int], AttackOutcome]
 
 
 @dataclass(frozen=True, slots=True)
 class EpsPoint:
-    """Accuracy under PGD within one radius."""
+    """Accuracy under PGD at one radius."""
 
     eps: float
     text: str
-    right: Accuracy
+    accuracy: Accuracy
 
 
 @dataclass(frozen=True, slots=True)
 class StepsPoint:
-    """Accuracy under PGD by its number of steps, and under the better of it and the same on rescaled attention."""
+    """Accuracy under PGD with a number of steps, and under PGD or the same attack on rescaled attention."""
 
     steps: int
     pgd: Accuracy
@@ -47,14 +50,14 @@ class StepsPoint:
 
 @dataclass(frozen=True, slots=True)
 class BlocksPoint:
-    """Accuracy under PGD that follows gradients of the model with its first `blocks` attentions rescaled.
+    """Accuracy under PGD with gradients of the model whose first `blocks` attention layers are rescaled.
 
     Args:
-        blocks: How many attentions are rescaled.
+        blocks: Number of rescaled attention layers.
         original: Evaluated on the model itself.
         with_plain: The same, together with PGD on the model itself.
         rescaled: Evaluated on the rescaled model, as in the paper.
-        rescaled_clean: The rescaled model without an attack.
+        rescaled_clean: Accuracy of the rescaled model without an attack.
     """
 
     blocks: int
@@ -66,7 +69,7 @@ class BlocksPoint:
 
 @dataclass(frozen=True, slots=True)
 class AttackCost:
-    """What one attack tried and broke, and what that cost."""
+    """How many images one attack tried and broke, and its cost."""
 
     name: str
     tried: int
@@ -78,15 +81,15 @@ class AttackCost:
     seconds: float
 
     @classmethod
-    def of(cls, name: str, attacked: Attacked) -> "AttackCost":
-        costs = {column: round(attacked.total(column)) for column in ("forwards", "backwards", "zero_gradients")}
-        broken, seconds = len(attacked.broken), attacked.total("seconds")
-        return cls(name, attacked.tried, broken, attacked.share, **costs, seconds=seconds)
+    def of(cls, name: str, outcome: AttackOutcome) -> "AttackCost":
+        costs = {column: round(outcome.total(column)) for column in ("forwards", "backwards", "zero_gradients")}
+        broken, seconds = len(outcome.broken), outcome.total("seconds")
+        return cls(name, outcome.tried, broken, outcome.share, **costs, seconds=seconds)
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """Everything that was measured, and the verdict."""
+class MaskingResults:
+    """All measurements, and the verdict."""
 
     n: int
     classes: int
@@ -116,21 +119,21 @@ class Measured:
 
 @dataclass(frozen=True)
 class Measurements:
-    """The measurements of a model; what the context's store has already is only read."""
+    """The measurements of a model; results in the context's store are not computed again."""
 
     settings: "Masking"
     ctx: Context
 
-    def all(self) -> Measured:
-        """Every measurement, one after the other; called in every process."""
+    def all(self) -> MaskingResults:
+        """Every measurement in sequence; called in every process."""
         plain = measure_gaps(self.ctx, "gaps")
         scaled_gaps = measure_gaps(self.ctx, "gaps-scaled", self.factors.attentions)
         zero = self._zero_gradients()
-        eps, within, far = self._eps()
+        eps, broken_at_radii, far = self._eps()
         by_steps = self._iterations()
-        others = self._others(by_steps, within)
+        others = self._others(by_steps, broken_at_radii)
         evidence = self._evidence(plain, zero, far, by_steps, others)
-        return Measured(
+        return MaskingResults(
             n=self.n,
             classes=self.classes,
             clean=self._share(len(self.correct)),
@@ -178,9 +181,9 @@ class Measurements:
         return accuracy(count, self.n)
 
     def _zero_gradients(self) -> dict[str, int]:
-        """How many input gradients are exactly zero, by loss and place."""
-        places: dict[str, Threat | None] = {"images": None, "random points": self.threat}
-        chosen = {f"{loss}, {place}": (_LOSSES[loss], threat) for loss in _LOSSES for place, threat in places.items()}
+        """How many input gradients are exactly zero, by loss and point."""
+        points: dict[str, Threat | None] = {"images": None, "random points": self.threat}
+        chosen = {f"{loss}, {point}": (_LOSSES[loss], threat) for loss in _LOSSES for point, threat in points.items()}
 
         def zero(batch: Batch) -> dict[str, object]:
             return {name: has_zero_gradient(self.ctx, batch, *one) for name, one in chosen.items()}
@@ -191,14 +194,14 @@ class Measurements:
 
     @cached_property
     def _tuning(self) -> tuple[list[int], int]:
-        """The images that factors are searched on, and how many of them choose among candidates."""
+        """The images that factors are searched on, and how many of them select among the candidates."""
         scaling = self.settings.scaling
         index = list(self.correct or range(self.n))[: max(scaling.trial_images, scaling.batches * scaling.batch_size)]
         return index, min(scaling.trial_images, max(1, len(self.correct) // 4))
 
     @cached_property
     def _search(self) -> dict[str, Any]:
-        """The factors, and what a reader should know of their search."""
+        """The factors, and facts about their search."""
         index, num_trial_images = self._tuning
 
         def search() -> dict[str, object]:
@@ -223,32 +226,32 @@ class Measurements:
         *,
         threat: Threat | None = None,
         loss: Loss = cross_entropy,
-    ) -> Attacked:
+    ) -> AttackOutcome:
         return run_attack(self.ctx, name, attack, index, threat or self.threat, loss=loss)
 
     def _without(self, broken: frozenset[int]) -> list[int]:
         return [index for index in self.correct if index not in broken]
 
     def _eps(self) -> tuple[list[EpsPoint], frozenset[int], tests.Evidence]:
-        """Accuracy at growing radii, what was broken within the threat, and whether any image is robust at the last.
+        """Accuracy at growing radii, the images broken within the threat, and whether any is robust at the last radius.
 
-        What is robust there is attacked once more, for longer and on the margin.
+        Images that are robust there are attacked once more, for longer and on the margin.
         """
-        left, points, within = self.correct, list[EpsPoint](), frozenset[int]()
+        left, points, broken_at_radii = self.correct, list[EpsPoint](), frozenset[int]()
         for radius in self._radii:
             name = f"eps-{str(radius).replace(':', '-').replace('/', '_')}"
             broken = self._attack(name, PGD(steps=self.settings.curve_steps), left, threat=radius).broken
             left = [index for index in left if index not in broken]
-            within |= broken if radius.eps <= self.threat.eps else frozenset()
+            broken_at_radii |= broken if radius.eps <= self.threat.eps else frozenset()
             points.append(EpsPoint(radius.eps, str(radius), self._share(len(left))))
         last = self._radii[-1]
         longer = self._attack("eps-again", PGD(steps=self.settings.steps), left, threat=last, loss=margin)
         again = len(left) - len(longer.broken)
-        return points, within, tests.large_eps(len(left), again, len(self.correct), str(last))
+        return points, broken_at_radii, tests.large_eps(len(left), again, len(self.correct), str(last))
 
     @cached_property
     def _radii(self) -> list[Threat]:
-        """Shares of the threat, and at last the ball around that of L-infinity at 100/255."""
+        """Fractions of the threat's radius, then the smallest ball that contains that of L-infinity at 100/255."""
         shape = self.ctx.images.images(torch.tensor([0])).shape[1:]
         last = max(FAR * self.threat.diameter(shape), self.threat.eps)
         inside = {share * self.threat.eps for share in self.settings.shares}
@@ -258,9 +261,9 @@ class Measurements:
     def _lengths(self) -> list[int]:
         return sorted({*self.settings.iterations, self.settings.steps})
 
-    def _iterations(self) -> dict[tuple[str, int], Attacked]:
-        """PGD of every length, and on what each leaves PGD on the rescaled model."""
-        results: dict[tuple[str, int], Attacked] = {}
+    def _iterations(self) -> dict[tuple[str, int], AttackOutcome]:
+        """PGD with every number of steps, and PGD on the rescaled model for images that each leaves robust."""
+        results: dict[tuple[str, int], AttackOutcome] = {}
         for steps in self._lengths:
             pgd = PGD(steps=steps)
             results["pgd", steps] = self._attack(f"pgd-{steps}", pgd, self.correct)
@@ -268,19 +271,19 @@ class Measurements:
             results["aas", steps] = self._attack(f"aas-{steps}", _scaled(pgd, self.factors), left)
         return results
 
-    def _steps_point(self, by_steps: Mapping[tuple[str, int], Attacked], steps: int) -> StepsPoint:
+    def _steps_point(self, by_steps: OutcomesBySteps, steps: int) -> StepsPoint:
         pgd, aas = (by_steps[kind, steps].broken for kind in ("pgd", "aas"))
         return StepsPoint(
             steps, self._share(len(self.correct) - len(pgd)), self._share(len(self.correct) - len(pgd | aas))
         )
 
-    def _others(self, by_steps: Mapping[tuple[str, int], Attacked], within: frozenset[int]) -> dict[str, Attacked]:
-        """The attack again and other losses, and Square on what no gradient of the model itself broke; in order."""
+    def _others(self, by_steps: OutcomesBySteps, broken_at_radii: frozenset[int]) -> dict[str, AttackOutcome]:
+        """The attack again and other losses, then Square on images that no gradient of the model itself broke."""
         steps = self.settings.steps
         again = PGD(steps=steps)
         done = {"again": self._attack("again", again, self._without(by_steps["pgd", steps].broken))}
-        plain = (attacked.broken for (kind, _), attacked in by_steps.items() if kind == "pgd")
-        broken = frozenset[int]().union(*plain, within, done["again"].broken)
+        plain = (outcome.broken for (kind, _), outcome in by_steps.items() if kind == "pgd")
+        broken = frozenset[int]().union(*plain, broken_at_radii, done["again"].broken)
         targeted = PGD(steps=steps, targets=self.settings.targets)
         for name, attack, loss in (("margin", again, margin), ("targeted", targeted, cross_entropy)):
             done[name] = self._attack(name, attack, self._without(broken), loss=loss)
@@ -291,7 +294,7 @@ class Measurements:
         return done
 
     def _blocks(self) -> list[BlocksPoint]:
-        """Attacks that follow gradients of a model with its first k attentions rescaled, evaluated on both models."""
+        """Attacks with gradients of a model whose first k attention layers are rescaled, evaluated on both models."""
         pgd, correct = PGD(steps=self.settings.curve_steps), len(self.correct)
         plain = self._attack("blocks-0", pgd, self.correct).broken
         points = []
@@ -307,7 +310,7 @@ class Measurements:
         return points
 
     def _on_rescaled_model(self, name: str, attack: IterativeAttack, factors: Factors) -> tuple[int, int]:
-        """The paper's protocol, which attacks and evaluates the rescaled model: images right before and after."""
+        """The paper's protocol, which attacks and evaluates the rescaled model: images correct before and after."""
         assert isinstance(self.ctx.model, Model)
         model = RescaledModel(self.ctx.model, factors.attentions, factors.logits)
         self.ctx.map(f"{name}-clean", lambda batch: {"prediction": self.ctx.predict(batch.x, model=model)})
@@ -328,8 +331,8 @@ class Measurements:
         plain: Sequence[Mapping[str, Any]],
         zero: Mapping[str, int],
         far: tests.Evidence,
-        by_steps: Mapping[tuple[str, int], Attacked],
-        others: Mapping[str, Attacked],
+        by_steps: OutcomesBySteps,
+        others: Mapping[str, AttackOutcome],
     ) -> list[tests.Evidence]:
         steps, evidence = self.settings.steps, list[tests.Evidence]()
         if "square" in others:
@@ -353,8 +356,8 @@ class Measurements:
             evidence.append(tests.iterations(only_short, only_long, self._lengths[-1]))
         return [*evidence, tests.zero_gradients(zero, self.n), _gap_evidence(plain)]
 
-    def _costs(self, by_steps: Mapping[tuple[str, int], Attacked], others: Mapping[str, Attacked]) -> list[AttackCost]:
-        """What each attack at the threat tried, broke and cost, in words that say what it is."""
+    def _costs(self, by_steps: OutcomesBySteps, others: Mapping[str, AttackOutcome]) -> list[AttackCost]:
+        """For each attack at the threat's radius: a description, how many images it tried and broke, its cost."""
         steps = self.settings.steps
         names = {
             "again": "the same once more, from another random start, on what it left",
@@ -365,7 +368,7 @@ class Measurements:
         return [
             AttackCost.of(f"PGD, {steps} steps", by_steps["pgd", steps]),
             AttackCost.of("AAS: the same on rescaled attention, on what it left", by_steps["aas", steps]),
-            *(AttackCost.of(names[name], attacked) for name, attacked in others.items()),
+            *(AttackCost.of(names[name], outcome) for name, outcome in others.items()),
         ]
 
 

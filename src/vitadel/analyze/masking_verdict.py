@@ -1,6 +1,6 @@
-"""The verdict on gradient masking: what each test says, and how the tests are weighed.
+"""The verdict on gradient masking: the result of each test, and how they are combined.
 
-A **decisive test** compares what attacks achieve. It is evidence for masking if
+A **decisive test** compares the success of attacks. It is evidence for masking if
 
 =============  =======================================================================================================
 `square`       Square, which needs no gradient, breaks more than 0.2% and at least 3 of the images that no attack with
@@ -14,11 +14,11 @@ A **decisive test** compares what attacks achieve. It is evidence for masking if
 =============  =======================================================================================================
 
 **Masked**: at least one of them is. **Not masked**: all ran, on at least 100 images classified correctly, and none is.
-**Cannot tell**: anything else, and these: accuracy at chance (a constant prediction is robust everywhere and masks
-nothing); 1% or more of the input gradients exactly zero while no decisive test is evidence for masking.
+**Cannot tell**: all other cases, and these: accuracy at chance level (a constant prediction is robust without masking
+anything); 1% or more of the input gradients exactly zero while no decisive test is evidence for masking.
 
-Gradients that are exactly zero and gaps beyond what float32 holds support a verdict and never make one: where attention
-is one-hot, gradients may still flow through its values.
+Gradients that are exactly zero and gaps beyond the range of float32 support a verdict but do not determine it: where
+attention is one-hot, gradients may still flow through its values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ SQUARE_SHARE, SQUARE_COUNT = 0.002, 3
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The result of one test: a code for programs, a sentence for people, its numbers, and what it points to."""
+    """The result of one test: its code, a sentence, its numbers, and the verdict that it points to."""
 
     code: str
     sentence: str
@@ -58,7 +58,7 @@ class Verdict:
 
 
 def verdict_from(evidence: Sequence[Evidence], *, correct: int, n: int, num_classes: int) -> Verdict:
-    """The verdict by the rules above."""
+    """The verdict by the rules in the module's docstring."""
 
     def verdict(answer: str, because: str) -> Verdict:
         return Verdict(answer, because, tuple(evidence))
@@ -85,7 +85,7 @@ def verdict_from(evidence: Sequence[Evidence], *, correct: int, n: int, num_clas
 
 
 def square(broken: int, left: int, queries: int) -> Evidence:
-    """Whether random search without gradients finds what gradients did not."""
+    """Whether random search breaks images that gradient attacks did not."""
     numbers = {**share("broken", broken, left), "queries": queries} if left else {"left": 0, "queries": queries}
     if left == 0:
         return Evidence("square", "the gradient attacks left no image for Square to try", numbers, NOT_MASKED)
@@ -95,7 +95,7 @@ def square(broken: int, left: int, queries: int) -> Evidence:
 
 
 def scaling(scaled_only: int, again_only: int, both: int, left: int) -> Evidence:
-    """Whether rescaled attention helps an attack more than a second try does."""
+    """Whether rescaled attention helps an attack more than a second restart does."""
     if left == 0:
         return Evidence("scaling", "PGD left no image on which AAS could do better", {"left": 0}, NOT_MASKED)
     p = mcnemar(scaled_only, again_only, "greater")
@@ -109,13 +109,13 @@ def scaling(scaled_only: int, again_only: int, both: int, left: int) -> Evidence
 
 
 def both_break(both: int, broken: int) -> Evidence:
-    """How many of the images that Square breaks AAS breaks, too: whether it is the softmax that masks."""
+    """How many of the images broken by Square are broken by AAS: whether the softmax is what masks gradients."""
     sentence = f"of the {broken} images that Square breaks there, AAS breaks {both}"
     return Evidence("shared", sentence, share("by_both", both, broken), NOTHING)
 
 
 def large_eps(robust: int, again: int, n: int, radius: str) -> Evidence:
-    """Whether any image is robust where none should be."""
+    """Whether any image is robust at a radius where none should be."""
     numbers = {**share("robust", robust, n), **share("robust_after_another", again, n)} if n else {}
     if robust == 0:
         return Evidence("far", f"no image is robust at {radius}", numbers, NOT_MASKED)
@@ -126,7 +126,7 @@ def large_eps(robust: int, again: int, n: int, radius: str) -> Evidence:
 
 
 def iterations(only_short: Mapping[int, int], only_long: Mapping[int, int], longest: int) -> Evidence:
-    """Whether more steps break fewer images; per number of steps what only that attack broke, or only the longest."""
+    """Whether more steps break fewer images; for each number of steps, what only it broke or only the longest broke."""
     chances = {steps: mcnemar(only_short[steps], only_long[steps], "greater") for steps in only_short}
     steps = min(chances, key=lambda one: chances[one])
     numbers: dict[str, float] = {
@@ -146,7 +146,7 @@ def iterations(only_short: Mapping[int, int], only_long: Mapping[int, int], long
 
 
 def zero_gradients(zero: Mapping[str, int], n: int) -> Evidence:
-    """How many input gradients are exactly zero; per loss and place."""
+    """How many input gradients are exactly zero, by loss and point."""
     worst = max(zero, key=lambda one: zero[one])
     numbers = {key: value for name, count in zero.items() for key, value in share(name, count, n).items()}
     points = MASKED if zero[worst] >= ZERO_SHARE * n else NOTHING
@@ -155,7 +155,7 @@ def zero_gradients(zero: Mapping[str, int], n: int) -> Evidence:
 
 
 def gaps(beyond: int, rows: int, block: str, worst: float) -> Evidence:
-    """How many rows of attention are one-hot in float32; support only, as values may still carry a gradient."""
+    """How many rows of attention are one-hot in float32; not decisive, as gradients may flow through the values."""
     here = beyond / rows if rows else 0.0
     numbers = {"beyond": beyond, "rows": rows, "share": here, "worst_block_share": worst}
     sentence = (

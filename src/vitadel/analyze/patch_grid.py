@@ -1,14 +1,15 @@
-r"""Alignment of a pattern with the grid of patches: differences across borders of patches against those inside.
+r"""Alignment of a pattern with the grid of patches: differences at borders of patches compared with those inside.
 
-Let :math:`E_p` be the mean squared difference of neighboring pixels, over all neighbors whose border lies p pixels
-after one between patches (p = 0 is that border itself), across columns and down rows with equal weight. The alignment
-of the pattern with the grid is
+Let :math:`E_p` be the mean squared difference of neighboring pixels whose border is p pixels after one between patches
+(p = 0 is that border itself), horizontal and vertical neighbors weighted equally. The alignment of the pattern with the
+grid is
 
 .. math:: a = \frac{E_0 - \bar E}{E_0 + \bar E}, \qquad \bar E = \frac{1}{P - 1} \sum_{p \ne 0} E_p,
 
-1 if a pattern jumps on borders alone, -1 if it jumps anywhere but there, around 0 if it is independent of the grid. The
-same number for the grid moved by (p, q) pixels is its distribution by chance: `rank` is the share of the :math:`P^2`
-grids, the true one among them, that are aligned at least as well. For an independent pattern every rank is as likely.
+1 if a pattern changes only at borders, -1 if it changes everywhere else, around 0 if it is independent of the grid. The
+alignments with grids shifted by (p, q) pixels give its distribution by chance: `rank` is the share of the :math:`P^2`
+grids, including the true one, that are aligned at least as well. For an independent pattern, all ranks are equally
+likely.
 
 Shape letters: B images, P positions in a patch.
 """
@@ -23,7 +24,7 @@ from vitadel.core.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """For every image: the alignment of the true grid, and the share of grids that are aligned at least as well.
+    """For each image: the alignment with the true grid, and the share of grids that are aligned at least as well.
 
     `jumps_BP` are the energies by position, divided by their mean over positions.
     """
@@ -34,12 +35,12 @@ class Alignment:
 
 
 def alignment(pattern: Tensor, patch: int) -> Alignment:
-    """How patterns [B, C, H, W] follow a grid of patches of this size; a constant pattern has alignment 0."""
+    """The alignment of patterns [B, C, H, W] with a grid of patches of this size; 0 for constant patterns."""
     check_patch(patch, pattern.shape[-2], pattern.shape[-1])
     down_BP, across_BP = _jumps(pattern, patch, -2), _jumps(pattern, patch, -1)
     shifted_BPP = (down_BP[:, :, None] + across_BP[:, None]) / 2
     mean_B11 = shifted_BPP.mean((1, 2), keepdim=True)
-    # inside means at all other positions, of each direction on its own
+    # inside: at all other positions, for each direction separately
     inside_BPP = (patch * mean_B11 - shifted_BPP) / (patch - 1)
     inside_BPP = inside_BPP.clamp_min(0)  # a difference of sums may be slightly negative
     every_BPP = (shifted_BPP - inside_BPP) / (shifted_BPP + inside_BPP).clamp_min(torch.finfo(torch.float64).tiny)

@@ -1,9 +1,9 @@
-"""Perturbations classified by other models, as if they were photographs.
+"""Perturbations, as images, classified by other models.
 
-Debenedetti (2022, section 4.3.1): a perturbation stretched to an 8-bit image is shown to classifiers that were trained
-on ordinary images. If they name the class of the attacked image more often than chance does, the perturbation shows the
-object. The control are the same predictions against the labels in a random order: what a classifier that prefers some
-classes gets right by chance.
+Debenedetti (2022, section 4.3.1) rescales a perturbation to an 8-bit image and classifies it with models trained on
+natural images. If they predict the class of the attacked image more often than by chance, the perturbation shows the
+object. The control compares the same predictions with shuffled labels: the accuracy by chance of a classifier that
+prefers some classes.
 
 Shape letters: B images, K classes.
 """
@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from vitadel.analyze import attacked_images
 from vitadel.analyze.attacked_images import Sign, Stretch
-from vitadel.analyze.json_arrays import packed, unpacked
-from vitadel.analyze.study import run_study, tensor_context
+from vitadel.analyze.base import run_study, tensor_context
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
@@ -33,6 +32,7 @@ from vitadel.models import Model, load, weights_sha256
 from vitadel.runs import describe
 from vitadel.runs.exhibits import Bar, Bars, Exhibit, Picture, Pictures, Table
 from vitadel.runs.schema import StudyRecord
+from vitadel.runs.typed_json import tensor_from_json, tensor_to_json
 from vitadel.threats import Threat
 
 _TOP = 5
@@ -46,14 +46,14 @@ class PerturbationSemantics:
     """Perturbations of PGD as 8-bit images, classified by other models: top-1 and top-5, with a control.
 
     Args:
-        classifiers: Models as on the command line, with the classes of the studied one; images are resized to their
-            size.
-        images: Images that are shown; all are measured.
+        classifiers: Models as on the command line, with the same classes as the studied model; images are resized to
+            their image size.
+        images: Number of images shown; all are measured.
         steps: Steps of PGD.
         step_size: Step size of PGD; 1.5 eps / steps if not given.
-        stretch: What becomes black and white in the image of a perturbation.
-        sign: Which image is subtracted from which.
-        gray: Whether the perturbation loses its colors.
+        stretch: The change that is black or white in the image of a perturbation.
+        sign: Which image is subtracted from the other.
+        gray: Whether perturbations are converted to gray.
     """
 
     former_names: ClassVar[dict[str, str]] = {"grey": "gray"}
@@ -107,7 +107,7 @@ def classify_perturbations(
     batch_size: int | None = None,
     progress: ProgressCallback = silent,
 ) -> dict[str, object]:
-    """The study with classifiers in hand, by name; those that the settings name are not loaded."""
+    """The study with loaded classifiers, by name; `settings.classifiers` is ignored."""
     if not classifiers:
         raise UsageError("no model was given to classify the perturbations. Give them by name: {'resnet': model}.")
     study = _WithClassifiers(settings or PerturbationSemantics(), dict(classifiers))
@@ -118,7 +118,7 @@ def classify_perturbations(
 
 @dataclass(frozen=True, slots=True)
 class _WithClassifiers:
-    """The study with its classifiers in memory."""
+    """The study with loaded classifiers."""
 
     title: ClassVar[str] = PerturbationSemantics.title
     about: ClassVar[str] = PerturbationSemantics.about
@@ -136,7 +136,7 @@ class _WithClassifiers:
 
     @property
     def _table_name(self) -> str:
-        """With a mark of the weights, as other weights under the same name classify otherwise."""
+        """The table's name contains hashes of the weights, since a name alone does not identify a classifier."""
         return f"classified-{'-'.join(_weights_hash(one)[:8] for one in self.classifiers.values())}"
 
     def summarize(self, ctx: Context) -> StudyRecord:
@@ -196,7 +196,7 @@ class _WithClassifiers:
                 }
                 predictions.append(z_BK.argmax(1))
             shown = [
-                packed(image) if index < settings.images else None
+                tensor_to_json(image) if index < settings.images else None
                 for index, image in zip(batch.index.tolist(), pixels, strict=True)
             ]
             return {**columns, "predictions": torch.stack(predictions, 1), "shown": shown}
@@ -223,12 +223,12 @@ class _WithClassifiers:
         cells, names = [], list(self.classifiers)
         for index, (image, label) in enumerate(zip(x, labels, strict=True)):
             predicted = rows["predictions"][index][0]
-            pixels = unpacked(rows["shown"][index]).float() / 255
-            note = f"predicted {predicted}" + (", right" if predicted == label else "")
+            pixels = tensor_from_json(rows["shown"][index]).float() / 255
+            note = f"predicted {predicted}" + (", correct" if predicted == label else "")
             cells.append([Picture.of(image.numpy()), Picture.of(pixels.numpy(), note=note)])
         how = attacked_images.how_stretched(ctx.required_threat, self.settings.stretch, self.settings.sign)
         return Pictures(
-            "What the classifiers see",
+            "Inputs of the classifiers",
             f"The first images and the perturbations of PGD with {self.settings.steps} steps. "
             f"{how} Below a perturbation is the class that {names[0]} predicts for it.",
             cells,
@@ -244,11 +244,11 @@ class _WithClassifiers:
         note = f" Images were resized for {', '.join(resized)} (bicubic)." if resized else ""
         tops = list(next(iter(scores.values()))["clean"])
         return Table(
-            "In numbers",
-            f"Share of {len(ctx.images)} images whose class is among the classifier's first, with Wilson's 95% "
-            f"intervals. Chance is {1 / classes:.4f} for the first"
-            + (f" and {_TOP / classes:.4f} for the first {_TOP}" if "top5" in tops else "")
-            + f"; shuffled labels show what a classifier biased toward some classes gets by that.{note}",
+            "Top-k accuracy (table)",
+            f"Share of {len(ctx.images)} images whose class is among the classifier's top k, with Wilson's 95% "
+            f"intervals. Chance is {1 / classes:.4f} for top-1"
+            + (f" and {_TOP / classes:.4f} for top-{_TOP}" if "top5" in tops else "")
+            + f"; shuffled labels give the accuracy by chance of a classifier that prefers some classes.{note}",
             ["classifier", "shown", *(f"{top} {part}" for top in tops for part in ("", "low", "high"))],
             [
                 [name, _NAMES[shown], *(getattr(scores[name][shown][top], end) for top in tops for end in _ENDS)]
@@ -259,24 +259,24 @@ class _WithClassifiers:
 
 
 def _permutation(n: int, seed: int) -> Tensor:
-    """A random order of all images; in a part of them the labels are as mixed as in all."""
+    """A random order of all images, independent of how they are distributed over processes."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(fold_seed(seed, *b"shuffled labels")))
 
 
 def rank_of(z_BK: Tensor, label_B: Tensor) -> Tensor:
-    """[B]: how many classes a classifier puts before the label; a tie counts against it."""
+    """[B]: the number of other classes whose logits are at least that of the label."""
     own_B1 = z_BK.gather(1, label_B[:, None])
     return (z_BK >= own_B1).sum(1) - 1
 
 
 def _score(ranks: Sequence[int], classes: int) -> dict[str, Accuracy]:
-    """The share of images whose label is first, and among the first five where there are more classes than that."""
+    """Top-1 accuracy, and top-5 accuracy if there are more than five classes."""
     tops = {"top1": 1, **({"top5": _TOP} if classes > _TOP else {})}
     return {name: accuracy(sum(rank < top for rank in ranks), len(ranks)) for name, top in tops.items()}
 
 
 def _informative_top(classes: int) -> str:
-    """Which share says more: with ten classes, the first five are right in half of the cases by chance."""
+    """The more informative accuracy: with ten classes, top-5 is 50% by chance."""
     return "top5" if classes > 2 * _TOP else "top1"
 
 
@@ -284,14 +284,14 @@ def _bars(scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes: i
     top = _informative_top(classes)
     first = int(top.removeprefix("top"))
     share = (
-        f"Share of {n} perturbations whose image's class is among the classifier's first {first}"
+        f"Share of {n} perturbations for which the class of the image is among the classifier's top {first}"
         if first > 1
-        else f"Share of {n} perturbations that the classifier gives the class of their image"
+        else f"Share of {n} perturbations for which the classifier predicts the class of the image"
     )
     return Bars(
         f"Perturbations classified, top-{first}",
-        f"{share}, next to the same predictions against shuffled labels; with Wilson's 95% intervals. Perturbations "
-        "that show the object exceed the shuffled ones.",
+        f"{share}, beside that of shuffled labels; with Wilson's 95% intervals. If perturbations show the object, "
+        "accuracy is higher than for shuffled labels.",
         list(scores),
         [
             Bar.of(_NAMES[shown], [scores[name][shown][top] for name in scores])
@@ -308,10 +308,10 @@ def _summary(scores: Mapping[str, Mapping[str, Mapping[str, Accuracy]]], classes
         top = _informative_top(classes)
         score, control = kinds["perturbation"][top], kinds["shuffled"][top]
         sentences.append(
-            f"{name} finds the image's class in {score.accuracy:.1%} ({score.low:.1%}-{score.high:.1%}) of them at "
-            f"top-{top[-1]}, against {control.accuracy:.1%} with shuffled labels"
+            f"the top-{top[-1]} accuracy of {name} is {score.accuracy:.1%} ({score.low:.1%}-{score.high:.1%}), "
+            f"{control.accuracy:.1%} with shuffled labels"
         )
-    return f"Of the perturbations of {n} images at {threat}, " + "; ".join(sentences) + "."
+    return f"On the perturbations of {n} images at {threat}, " + "; ".join(sentences) + "."
 
 
 def _check_classes(model: nn.Module, classifiers: Mapping[str, nn.Module]) -> None:
@@ -338,12 +338,12 @@ def _weights_hash(model: nn.Module) -> str:
 
 @contextmanager
 def _moved_to(classifiers: Mapping[str, nn.Module], device: torch.device) -> Iterator[None]:
-    """Moves classifiers to the device of the studied model inside, and back after."""
-    homes = {name: device_of(one) for name, one in classifiers.items()}
+    """Inside, classifiers are on the device of the studied model; afterwards, on their own devices again."""
+    devices = {name: device_of(one) for name, one in classifiers.items()}
     try:
         for one in classifiers.values():
             one.to(device)
         yield
     finally:
         for name, one in classifiers.items():
-            one.to(homes[name])
+            one.to(devices[name])

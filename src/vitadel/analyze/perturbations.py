@@ -1,11 +1,11 @@
-"""Adversarial perturbations: as pictures, by frequency, and against the grid of patches.
+"""Adversarial perturbations: pictures, frequencies, and alignment with the grid of patches.
 
-Bhojanapalli et al. (2021, arXiv:2103.14586) see the patches of a ViT in its perturbations, and none of that in a
-ResNet's; Debenedetti (2022) sees the object in the perturbations of robust models, and noise in those of others. In
-numbers: power by frequency (`vitadel.analyze.spectrum`) and how far the pattern follows the patches
-(`vitadel.analyze.patch_grid`), for the perturbation and for its absolute value.
+Bhojanapalli et al. (2021, arXiv:2103.14586) find the patch grid in perturbations of a ViT, and not in those of a
+ResNet; Debenedetti (2022) finds the object in perturbations of robust models, and noise in those of others. This study
+measures both: power by frequency (`vitadel.analyze.spectrum`) and alignment with the patches
+(`vitadel.analyze.patch_grid`), of the perturbation and of its absolute value.
 
-Shape letters: B images, C channels, H rows, W columns, F frequencies, P places in a patch.
+Shape letters: B images, C channels, H rows, W columns, F frequencies, P positions in a patch.
 """
 
 import math
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from vitadel.analyze import attacked_images, spectrum
 from vitadel.analyze.attacked_images import Sign, Stretch, finite_mean_interval
-from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.patch_grid import alignment, check_patch, expected_rank
 from vitadel.core.numeric import Count, check_ranges
 from vitadel.evaluate.context import Batch, Context
@@ -26,23 +25,24 @@ from vitadel.evaluate.store import TableRows
 from vitadel.models import Model, family_of
 from vitadel.runs.exhibits import Cell, Exhibit, Line, Lines, Picture, Pictures, Table
 from vitadel.runs.schema import StudyRecord
+from vitadel.runs.typed_json import tensor_from_json, tensor_to_json
 from vitadel.threats import Threat
 
-_DETAIL = 64  # pixels of a detail, in pictures that are large enough to need one
+_DETAIL = 64  # the side of the detail of a large picture, in pixels
 _KINDS = {"change": "perturbation", "size": "its size"}
 
 
 @dataclass(frozen=True, slots=True)
 class Perturbations:
-    """Perturbations of PGD as pictures, their frequencies, and how far they follow the grid of patches.
+    """Perturbations of PGD as pictures, their frequencies, and their alignment with the grid of patches.
 
     Args:
-        images: Images that are shown; all are measured.
+        images: Number of images shown; all are measured.
         steps: Steps of PGD.
         step_size: Step size of PGD; 1.5 eps / steps if not given.
-        stretch: What is black and white in the pictures; no number depends on it.
-        sign: Which image is subtracted from which in the pictures; no number depends on it.
-        patch: Side of the patches; a model without patches is compared with a grid only if this is given.
+        stretch: The change that is black or white in the pictures; does not affect numbers.
+        sign: Which image is subtracted from the other in the pictures; does not affect numbers.
+        patch: Size of the patches; needed for a model without patches to be compared with a grid.
         random_start: Whether PGD starts at a random point, as Debenedetti's; Bhojanapalli et al.'s starts at the image.
     """
 
@@ -73,7 +73,7 @@ class Perturbations:
         def measure(batch: Batch) -> dict[str, object]:
             result = ctx.attack(attack, batch)
             adversarial = [
-                packed(x_adv) if index < self.images else None
+                tensor_to_json(x_adv) if index < self.images else None
                 for index, x_adv in zip(batch.index.tolist(), result.x_adv, strict=True)
             ]
             measured = _measured((result.x_adv - batch.x).cpu(), batch.x.cpu(), patch)
@@ -85,7 +85,7 @@ class Perturbations:
         rows, patch, threat = ctx.table("perturbations"), self._patch(ctx.model), ctx.required_threat
         shown = torch.arange(min(self.images, len(rows)))
         x = ctx.images.images(shown).cpu()
-        adversarial = torch.stack([unpacked(one) for one in rows["adversarial"][: len(shown)]])
+        adversarial = torch.stack([tensor_from_json(one) for one in rows["adversarial"][: len(shown)]])
         exhibits: list[Exhibit] = [
             self._pictures(x, adversarial, ctx.images.labels[shown].tolist(), threat, patch),
             _curve(rows, x.shape[-2:]),
@@ -136,7 +136,7 @@ class Perturbations:
 
 
 def _measured(delta: Tensor, x: Tensor, patch: int | None) -> dict[str, Tensor]:
-    """The numbers of every image that need the perturbation itself, as columns."""
+    """All numbers of each image, as columns."""
     measured = {
         "density": spectrum.densities(delta).float(),
         "density_image": spectrum.densities(x).float(),
@@ -154,7 +154,7 @@ def _measured(delta: Tensor, x: Tensor, patch: int | None) -> dict[str, Tensor]:
 
 
 def _corner(height: int, width: int, patch: int | None) -> tuple[tuple[int, int], int]:
-    """Where the detail begins, on the grid if there is one, and its side; 0 if pictures are small enough to see all."""
+    """The corner of the detail, aligned with the patches if there are any, and its side; 0 for small pictures."""
     if min(height, width) <= 2 * _DETAIL:
         return (0, 0), 0
     step = patch or 1
@@ -164,19 +164,19 @@ def _corner(height: int, width: int, patch: int | None) -> tuple[tuple[int, int]
 
 
 def _mean_of(rows: Sequence[object]) -> Tensor:
-    """The mean over the images that have one."""
+    """The mean over images, ignoring NaN."""
     return torch.tensor(rows, dtype=torch.float64).nanmean(0)
 
 
 def _curve(rows: TableRows, side: Sequence[int]) -> Lines:
     frequency = spectrum.frequencies(*side).tolist()
-    found_BF = torch.tensor(rows["density"], dtype=torch.float64)
-    low, high = found_BF.nanquantile(0.25, 0).tolist(), found_BF.nanquantile(0.75, 0).tolist()
+    density_BF = torch.tensor(rows["density"], dtype=torch.float64)
+    low, high = density_BF.nanquantile(0.25, 0).tolist(), density_BF.nanquantile(0.75, 0).tolist()
     return Lines(
         "Power by frequency",
-        "Power of the perturbation by frequency, whatever its direction, relative to white noise of the same power: "
-        f"mean over {len(found_BF)} images, the band holds the middle half of them. Stripes of two pixels have half a "
-        "cycle per pixel. For comparison the images themselves.",
+        "Power of the perturbation by frequency, over all directions, relative to white noise of the same power: "
+        f"mean over {len(density_BF)} images, the band is their interquartile range. Stripes of one pixel have half a "
+        "cycle per pixel. For comparison, the images themselves.",
         [
             Line("perturbation", frequency, _mean_of(rows["density"]).tolist(), low, high),
             Line("image", frequency, _mean_of(rows["density_image"]).tolist(), dashed=True),
@@ -192,24 +192,24 @@ def _position_curve(rows: TableRows, patch: int) -> Lines:
     lines = []
     for kind, name in _KINDS.items():
         jumps_BP = torch.tensor(rows[f"{kind}_jumps"], dtype=torch.float64)
-        reach_P = jumps_BP.std(0, correction=1) / math.sqrt(len(jumps_BP)) if len(jumps_BP) > 1 else 0 * jumps_BP[0]
+        error_P = jumps_BP.std(0, correction=1) / math.sqrt(len(jumps_BP)) if len(jumps_BP) > 1 else 0 * jumps_BP[0]
         mean_P = jumps_BP.mean(0)
-        low, high = (mean_P - reach_P).tolist(), (mean_P + reach_P).tolist()
+        low, high = (mean_P - error_P).tolist(), (mean_P + error_P).tolist()
         lines.append(Line(name, list(range(patch)), mean_P.tolist(), low, high))
     return Lines(
-        "Jumps by position in the patch",
-        f"Mean squared difference of neighboring pixels by where their border lies in a patch of {patch}: 0 is the "
-        "border between two patches. Relative to the mean over all places; bands are one standard error over images. "
-        "A pattern that is independent of the patch grid is flat.",
+        "Differences by position in the patch",
+        f"Mean squared difference of neighboring pixels by the position of their border in a patch of {patch} pixels: "
+        "0 is the border between two patches. Relative to the mean over all positions; bands are one standard error "
+        "over images. A pattern that is independent of the patch grid is flat.",
         lines,
         x_label="pixels from a border between patches",
-        y_label="jump",
-        references=[("all places", 1.0)],
+        y_label="squared difference",
+        references=[("all positions", 1.0)],
     )
 
 
 def mean_alignment(rows: TableRows, kind: str, patch: int) -> dict[str, float]:
-    """Over all images; `first` counts those on which no moved grid is aligned as well."""
+    """Means over all images; `first` counts those on which no shifted grid is aligned as well."""
     ranks = rows[f"{kind}_rank"]
     first = sum(rank * patch**2 < 1.5 for rank in ranks)
     return {**finite_mean_interval(rows[f"{kind}_aligned"]), "mean_rank": sum(ranks) / len(ranks), "first": first}
@@ -226,14 +226,14 @@ def _table(rows: TableRows, patch: int | None) -> Table:
         cells.append([f"alignment with patches of {patch}: {name}", aligned["mean"], aligned["low"], aligned["high"]])
         cells.append([f"share of grids aligned as well: {name}", aligned["mean_rank"], None, None])
     about = (
-        " Alignment is 0 for a pattern that is independent of the patches and 1 for one that jumps on their borders "
-        "alone; next to it the share of all grids of that size, the true one among them, that are aligned at least as "
+        " Alignment is 0 for a pattern that is independent of the patches and 1 for one that changes only at their "
+        "borders. Below it is the share of all shifted grids, including the true one, that are aligned at least as "
         f"well: {expected_rank(patch):.2f} by chance."
         if patch is not None
         else " The model has no patches; a grid to compare with can be given as patch=16."
     )
     return Table(
-        "In numbers",
+        "Frequencies and alignment (table)",
         f"Means over {len(rows)} images with their 95% intervals. White noise has "
         f"{1 - math.pi * spectrum.FINE**2:.2f} of its power beyond a quarter of a cycle per pixel.{about}",
         ["", "mean", "low", "high"],
@@ -244,7 +244,7 @@ def _table(rows: TableRows, patch: int | None) -> Table:
 def _summary(rows: TableRows, patch: int | None, threat: Threat) -> str:
     n, fine = len(rows), finite_mean_interval(rows["fine"])["mean"]
     text = (
-        f"On {n} images at {threat!s}, {sum(rows['success'])} of which end misclassified, "
+        f"On {n} images, {sum(rows['success'])} of which are misclassified under attack at {threat!s}, "
         f"{fine:.0%} of the perturbation's power lies beyond a quarter of a cycle per pixel (white noise: 80%)."
     )
     if patch is None:
@@ -253,5 +253,5 @@ def _summary(rows: TableRows, patch: int | None, threat: Threat) -> str:
     interval = f"{aligned['low']:+.3f} to {aligned['high']:+.3f}; " if math.isfinite(aligned["low"]) else ""
     return (
         f"{text} Its alignment with patches of {patch} is {aligned['mean']:+.3f} ({interval}0 is none, 1 is complete); "
-        f"on {aligned['first']:.0f} of {n} images no moved grid is aligned as well."
+        f"on {aligned['first']:.0f} of {n} images no shifted grid is aligned as well."
     )

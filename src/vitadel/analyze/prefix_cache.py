@@ -1,9 +1,9 @@
-"""Predictions of a model with something changed in its layers, for many such variants on the same images.
+"""Predictions of many variants of a model, which differ in changes of its layers, on the same images.
 
-A variant lists the change of every layer. Variants run in lexicographic order, and the outputs of all layers
-before the first difference are those of the variant before: every prefix that variants share runs once. The network's
-own code still connects the layers; one whose output is known returns it instead of running. Logits are those of whole
-forward passes bit for bit (tests/unit/analyze/test_analyze_prefix_cache.py).
+A variant lists the change of every layer. Variants run in lexicographic order, and each reuses the outputs of all
+layers before its first difference from the previous one, so every shared prefix runs once. The network's own code still
+connects the layers; a layer whose output is known returns it instead of running. Logits are bitwise equal to those of
+full forward passes (tests/unit/analyze/test_analyze_prefix_cache.py).
 
 Shape letters: B images, K classes, N tokens.
 """
@@ -23,11 +23,11 @@ from vitadel.core.stats import Accuracy, accuracy
 from vitadel.evaluate.context import Batch, Context
 from vitadel.models import Layer, Model
 
-_BATCH = 64  # images at a time by default: the outputs of all layers are kept for them
+_BATCH = 64  # the default batch size: the outputs of all layers are in memory
 
 
 class LayerChange(enum.IntEnum):
-    """What is changed in a layer; the numbers from `MASK` on are masks for its attention."""
+    """The change of a layer; the numbers from `MASK` on are masks for its attention."""
 
     NONE = 0
     NO_LAYER = 1
@@ -39,10 +39,10 @@ class LayerChange(enum.IntEnum):
 Variant = tuple[int, ...]
 
 
-def variant(layers: Sequence[Layer], places: Iterable[int] = (), change: int = LayerChange.NONE) -> Variant:
-    """The variant with one change in the layers of these numbers, by default the model as it is."""
-    changed = set(places)
-    return tuple(int(change) if place in changed else LayerChange.NONE for place in range(len(layers)))
+def variant(layers: Sequence[Layer], numbers: Iterable[int] = (), change: int = LayerChange.NONE) -> Variant:
+    """The variant with one change in the layers of these numbers, by default the original model."""
+    changed = set(numbers)
+    return tuple(int(change) if number in changed else LayerChange.NONE for number in range(len(layers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class VariantCounts:
 
 
 def map_variants(ctx: Context, table: str, variants: Iterable[Variant], masks: Sequence[Tensor] = ()) -> None:
-    """Fill a table with whether each variant's prediction is correct, image by image.
+    """Fill a table with whether each variant's prediction is correct, per image.
 
     Args:
         ctx: The context.
         table: The name of the table.
-        variants: The variants; the model as it is joins them.
-        masks: Attention masks [N, N], the first of which is number `LayerChange.MASK`.
+        variants: The variants; the original model is added.
+        masks: Attention masks [N, N], numbered from `LayerChange.MASK` on.
     """
     model, layers = layers_of(ctx.model)
     ordered = _ordered(layers, variants)
@@ -73,14 +73,14 @@ def map_variants(ctx: Context, table: str, variants: Iterable[Variant], masks: S
     position = {index: number for number, index in enumerate(ctx.local_part())}
 
     def work(batch: Batch) -> dict[str, object]:
-        cache.clear()  # of a larger batch that did not fit into memory
+        cache.clear()  # it may hold outputs of a larger batch that did not fit into memory
         before, correct = cache.layers_run, []
         with isolated(model, ctx.seed, ctx.device), torch.no_grad():
             for number, one in enumerate(ordered, 1):
                 z_BK = cache.logits(batch.x, one)
                 if number == 1:
                     ctx.check_logits(z_BK, len(batch))
-                    ctx.predicted(z_BK)  # refuses labels that the model has no output for
+                    ctx.predicted(z_BK)  # raises for labels that are no classes of the model
                 correct.append((z_BK.argmax(1) == batch.y).cpu())
                 done = position[int(batch.index[0])] * len(ordered) + number * len(batch)
                 ctx.progress(table, done, len(ordered) * len(position), {})
@@ -91,7 +91,7 @@ def map_variants(ctx: Context, table: str, variants: Iterable[Variant], masks: S
 
 
 def count_correct(ctx: Context, table: str, variants: Iterable[Variant]) -> VariantCounts:
-    """What `map_variants` wrote for the same variants, added up over images."""
+    """The results of `map_variants` for the same variants, summed over images."""
     _, layers = layers_of(ctx.model)
     rows = ctx.table(table)
     n, run = len(rows), sum(rows["layers_run"])
@@ -114,8 +114,8 @@ class PrefixCache:
         layers: Its layers, in order.
         masks: The masks that variants refer to.
 
-    Args:
-        layers_run: How many layers ran so far.
+    Attributes:
+        layers_run: The number of layers that ran so far.
     """
 
     model: Model
@@ -132,8 +132,8 @@ class PrefixCache:
         self._variant, self._outputs, self._zeros, self._stem = (), {}, {}, {}
 
     def logits(self, x: Tensor, variant: Variant) -> Tensor:
-        """[B, K]: the logits of a variant, on the same images as the variant before."""
-        # a model's own attention scales are applied by taps, which have to see every attention run
+        """[B, K]: the logits of a variant, on the same images as the previous variant."""
+        # a model's own attention scales are applied by taps, which need every attention layer to run
         run_all = self.model.attention_scales is not None
         num_cached_layers = 0 if run_all else _common_prefix(self._variant, variant)
         with ExitStack() as stack:
@@ -159,10 +159,10 @@ class PrefixCache:
         return z_BK
 
     def _replace_layers(self, stack: ExitStack, variant: Variant, num_cached_layers: int) -> None:
-        """Layers whose output is known or that are removed do not run, nor do branches that are removed."""
-        for place, (layer, change) in enumerate(zip(self.layers, variant, strict=True)):
+        """Replace the forward passes of cached layers, and of removed layers and branches."""
+        for number, (layer, change) in enumerate(zip(self.layers, variant, strict=True)):
             branches = {LayerChange.NO_ATTENTION: layer.attention, LayerChange.NO_MLP: layer.mlp}
-            if place < num_cached_layers:
+            if number < num_cached_layers:
                 _replace_forward(stack, layer.module, _returning(self._outputs[layer.module]))
             elif change == LayerChange.NO_LAYER:
                 _replace_forward(stack, layer.module, _passing(layer.residual_argument))
@@ -170,12 +170,12 @@ class PrefixCache:
                 branch = branches[LayerChange(change)]
                 assert branch is not None
                 _replace_forward(stack, branch, _returning(self._zeros[branch]))
-            elif not self._variant:  # the first variant changes nothing, and shows the branches' shapes
+            elif not self._variant:  # the first variant is the original model, which gives the branches' shapes
                 for one in filter(None, branches.values()):
                     _hook(stack, one, self._keep_zeros)
 
     def _reuse_stem(self, stack: ExitStack) -> None:
-        """What the network ran once, before its first layer, under the first variant, does not run again."""
+        """Reuse the outputs of modules that ran once before the first layer under the first variant."""
         if self._variant:
             for module, outputs in self._stem.items():
                 if len(outputs) == 1:
@@ -200,15 +200,15 @@ class PrefixCache:
         self._zeros[module] = out.new_zeros(()).expand(out.shape)  # takes no additional memory
 
     def _keep_stem(self, module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> None:
-        # one that runs again later is kept twice, and therefore never reused
+        # a module that runs again later has two outputs, and is therefore not reused
         if module in self._stem or not self._outputs:
             self._stem.setdefault(module, []).append(out)
 
 
 def _common_prefix(one: Variant, other: Variant) -> int:
-    """How many layers are the same in two variants, from the first on."""
+    """The number of layers before the first difference of two variants."""
     pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+    return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _returning(value: Tensor) -> Callable[..., Tensor]:
@@ -224,7 +224,7 @@ def _hook(stack: ExitStack, module: nn.Module, hook: Callable[[nn.Module, tuple[
 
 
 def _replace_forward(stack: ExitStack, module: nn.Module, forward: Callable[..., Tensor]) -> None:
-    """Until the stack is closed, the module does something else when it is called."""
+    """Replace a module's `forward` until the stack is closed."""
     own = module.__dict__.get("forward")
     module.forward = forward
     stack.callback(lambda: delattr(module, "forward") if own is None else setattr(module, "forward", own))

@@ -1,15 +1,15 @@
-r"""Restricted attention: accuracy when patches may attend only to patches nearby.
+r"""Restricted attention: accuracy when patches may attend only to nearby patches.
 
-Bhojanapalli et al. (2021, arXiv:2103.14586, section 4) forbid, in a trained model, attention between patches that lie
+Bhojanapalli et al. (2021, arXiv:2103.14586, section 4) mask, in a trained model, attention between patches that are
 more than d rows or columns apart, :math:`\max(|\Delta r|, |\Delta c|) > d` on the grid of patches; the class token and
-other tokens before the patches see and are seen by all. The control is a mask of the same density that ignores
-distance: the entries of the first in a random order, which is drawn once and kept for all distances. That order may
-leave a patch fewer keys than another, even not itself; `rows` shuffles every row on its own instead, so that each query
-keeps as many keys as it had. On a grid of g x g patches,
+other prefix tokens attend to and are attended by all. The control is a mask of the same density that ignores distance:
+the entries of the first mask in a random order, the same for all distances. Patches may then have different numbers of
+keys, even none; `rows` shuffles each row separately instead, so that each query keeps its number of keys. On a grid of
+g x g patches,
 
 .. math:: \text{density} = \left( \frac{g (2d + 1) - d (d + 1)}{g^2} \right)^2 .
 
-Last, patches see nothing but the class token and themselves, in the first k blocks or in the last k.
+Finally, patches attend only to the class token and themselves, in the first k blocks or in the last k.
 
 Shape letters: N tokens, P patches.
 """
@@ -41,7 +41,7 @@ _NEVER_ALONE = "This model has no class token in these blocks, so attention is n
 
 
 class Shuffle(enum.Enum):
-    """How the mask that ignores distance is made from the one that does not."""
+    """How the random mask is made from the mask by distance."""
 
     ENTRIES = "entries"
     ROWS = "rows"
@@ -49,14 +49,14 @@ class Shuffle(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class RestrictedAttention:
-    """Accuracy with attention limited to near patches, to random ones, and to the class token.
+    """Accuracy with attention restricted to near patches, to random ones, and to the class token.
 
     Args:
-        distances: Largest distances in patches; () chooses some up to the whole grid.
+        distances: Largest distances in patches; () for a selection up to the whole grid.
         shuffle: How random masks are made.
         draws: Random masks for each distance; 0 leaves them out.
-        ends: Numbers of blocks, first or last, in which patches see only the class token; () is every number.
-        itself: Whether patches then see themselves too.
+        ends: Numbers of first or last blocks in which patches attend only to the class token; () for all numbers.
+        itself: Whether patches then attend to themselves, too.
     """
 
     title: ClassVar[str] = "Restricted attention"
@@ -114,7 +114,7 @@ class RestrictedAttention:
         return StudyRecord("restricted-attention", self.title, result.summary(), result.exhibits(), numbers)
 
     def _restrictions(self, ctx: Context) -> list["Restriction"]:
-        """In the order of their masks: near patches, random ones draw by draw, the class token alone."""
+        """In the order of their masks: near patches, random ones draw by draw, only the class token."""
         model, layers = layers_of(ctx.model)
         blocks, grid = _restrictable_blocks(model, layers), _grid(model, ctx.image_size[1])
         prefix, patches = layers[blocks[0]].prefix or 0, grid[0] * grid[1]
@@ -125,7 +125,7 @@ class RestrictedAttention:
             order = random_order(patches, self.shuffle, fold_seed(ctx.seed, draw))
             for one in near:
                 shuffled = shuffle_mask(one.mask_PP, order)
-                # a query without any key sees itself; with tokens before the patches, there is always one
+                # a query without any key attends to itself; if there are prefix tokens, these are always keys
                 without_keys_P = ~shuffled.any(1) & (prefix == 0)
                 mask, opened = shuffled | torch.diag(without_keys_P), int(without_keys_P.sum())
                 random.append(Restriction("random", one.size, blocks, mask, draw, opened))
@@ -136,26 +136,26 @@ class RestrictedAttention:
         return [*near, *random, *first, *last]
 
     def _distances(self, grid: tuple[int, int]) -> tuple[int, ...]:
-        most = max(grid) - 1
-        if beyond := [distance for distance in self.distances if distance > most]:
+        largest = max(grid) - 1
+        if beyond := [distance for distance in self.distances if distance > largest]:
             raise UsageError(
-                f"the model has {grid[0]} x {grid[1]} patches, so that none are farther apart than {most}; "
-                f"RestrictedAttention.distances asks for {beyond[0]}. Write at most {most}."
+                f"the model has {grid[0]} x {grid[1]} patches, so that none are farther apart than {largest}; "
+                f"RestrictedAttention.distances asks for {beyond[0]}. Write at most {largest}."
             )
-        return self.distances or (*(distance for distance in _USUAL if distance < most), most)
+        return self.distances or (*(distance for distance in _USUAL if distance < largest), largest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restriction:
-    """Attention that is restricted in some blocks.
+    """A restriction of attention in some blocks.
 
     Args:
-        group: `near` or `random` patches, or the class token alone in the `first` or `last` blocks.
-        size: The largest distance in patches, or how many blocks.
+        group: `near` or `random` patches, or only the class token in the `first` or `last` blocks.
+        size: The largest distance in patches, or the number of blocks.
         blocks: The numbers of the layers.
         mask_PP: Which patch may attend to which.
         draw: The number of the random mask.
-        opened: Patches to which that mask left nothing, which may attend to themselves.
+        opened: Number of patches without keys in the random mask, which may attend to themselves.
     """
 
     group: str
@@ -167,23 +167,23 @@ class Restriction:
 
     @property
     def density(self) -> float:
-        """The share of pairs of patches that may attend to each other, without those that were opened."""
+        """The share of pairs of patches that may attend to each other, without `opened` ones."""
         return (int(self.mask_PP.sum()) - self.opened) / self.mask_PP.numel()
 
 
 def _variants(ctx: Context, restrictions: Sequence[Restriction]) -> tuple[list[Variant], list[Tensor]]:
-    """The variant of every restriction, and the masks they refer to, each once, over all tokens."""
+    """The variant of every restriction, and the masks of all tokens, without duplicates."""
     _, layers = layers_of(ctx.model)
     masks = {id(one.mask_PP): one.mask_PP for one in restrictions}
-    number = {key: LayerChange.MASK + place for place, key in enumerate(masks)}
+    number = {key: LayerChange.MASK + position for position, key in enumerate(masks)}
     prefix = layers[restrictions[0].blocks[0]].prefix or 0
-    # the tokens before the patches see all and are seen by all
-    framed = [nn.functional.pad(mask, (prefix, 0, prefix, 0), value=True) for mask in masks.values()]
-    return [variant(layers, one.blocks, number[id(one.mask_PP)]) for one in restrictions], framed
+    # prefix tokens attend to and are attended by all
+    padded = [nn.functional.pad(mask, (prefix, 0, prefix, 0), value=True) for mask in masks.values()]
+    return [variant(layers, one.blocks, number[id(one.mask_PP)]) for one in restrictions], padded
 
 
 def near_mask(grid: tuple[int, int], distance: int) -> Tensor:
-    """[P, P] bool: the pairs of patches at most `distance` rows and columns apart."""
+    """[P, P] bool: whether patches are at most `distance` rows and columns apart."""
     height, width = grid
     row_P = torch.arange(height).repeat_interleave(width)
     column_P = torch.arange(width).repeat(height)
@@ -192,7 +192,7 @@ def near_mask(grid: tuple[int, int], distance: int) -> Tensor:
 
 
 def random_order(patches: int, shuffle: Shuffle, seed: int) -> Tensor:
-    """The order of a shuffled mask's entries: [1, P * P] over the whole mask, or [P, P] within each of its rows."""
+    """The order of a random mask's entries: [1, P * P] over the whole mask, or [P, P] within each row."""
     rows, entries = (1, patches * patches) if shuffle is Shuffle.ENTRIES else (patches, patches)
     return RandomStreams.of(seed, torch.arange(rows)).uniform(entries, dtype=torch.float64).argsort(1)
 
@@ -204,8 +204,8 @@ def shuffle_mask(mask_PP: Tensor, order: Tensor) -> Tensor:
 
 def _restrictable_blocks(model: Model, layers: Sequence[Layer]) -> list[int]:
     """The layers in which all patches may attend to all others."""
-    if places := [place for place, layer in enumerate(layers) if layer.all_to_all]:
-        return places
+    if blocks := [number for number, layer in enumerate(layers) if layer.all_to_all]:
+        return blocks
     why = {
         "xcit": "attention relates channels, and patches meet in convolutions",
         "swin": "attention stays in windows already, which shift from block to block",
@@ -267,7 +267,7 @@ class _Result:
             f"columns away, in all blocks; the band is Wilson's 95% interval. {how}Tokens before the "
             "patches, such as the class token, see all and are seen by all. Dotted: nothing forbidden. "
         )
-        title = "Attention to near patches alone"
+        title = "Attention to near patches only"
         return self._figure(title, (caption + self.absent).strip(), lines, "largest distance, in patches")
 
     def _distance_table(self) -> Table:
@@ -277,7 +277,7 @@ class _Result:
         columns = ["distance", "share of pairs", "near", *random]
         near = ([one.size, one.density, result.accuracy] for one, result in self.of("near"))
         return Table(
-            "By distance, in numbers",
+            "Attention by distance (table)",
             f"Accuracy on {self.clean.n} images, and the share of pairs of patches that may see each other; "
             f"{self.clean.accuracy:.3f} with nothing forbidden.{extra}",
             columns,
@@ -288,9 +288,9 @@ class _Result:
         themselves = "and themselves" if self.settings.itself else "not even themselves"
         ends = {f"in the {end} blocks": self.of(end) for end in _ENDS}
         return self._figure(
-            "Only the class token",
-            f"Accuracy on {self.clean.n} images when patches see no other patches, but the tokens before them such as "
-            f"the class token, {themselves}, in the first or the last blocks. Dotted: nothing forbidden.",
+            "Attention to the class token only",
+            f"Accuracy on {self.clean.n} images when patches attend to prefix tokens such as the class token, "
+            f"{themselves}, but to no other patches, in the first or the last blocks. Dotted: no restriction.",
             [Line(end, [one.size for one, _ in each], [a.accuracy for _, a in each]) for end, each in ends.items()],
             "number of blocks",
         )
@@ -298,7 +298,7 @@ class _Result:
     def _end_table(self) -> Table:
         pairs = zip(self.of("first"), self.of("last"), strict=True)
         return Table(
-            "Only the class token, in numbers",
+            "Attention to the class token only (table)",
             f"Accuracy on {self.clean.n} images; {self.clean.accuracy:.3f} with nothing forbidden.",
             ["blocks", "first", "last"],
             [[one.size, first.accuracy, last.accuracy] for (one, first), (_, last) in pairs],

@@ -1,9 +1,8 @@
 """Saliency maps before and under attack: EigenCAM, attention and rollout.
 
-How maps are made: `vitadel.analyze.saliency_maps`. Three numbers go with each: how similar the maps before and under
-attack are (Pearson's correlation over cells); the spread of a map, :math:`(\\sum m)^2 / (n \\sum m^2)` of its
-positive part, 1 if it is even and 1/n if it is one cell; and the share of it in the middle, half of each side, a
-quarter of the area.
+The maps are computed by `vitadel.analyze.saliency_maps`. Three numbers describe each: the similarity of the maps before
+and under attack (Pearson's correlation over cells); the spread of a map, :math:`(\\sum m)^2 / (n \\sum m^2)` of its
+positive part, 1 if it is even and 1/n if it is a single cell; and its share in the center, the middle of both sides.
 
 Shape letters: B images, h x w cells.
 """
@@ -17,7 +16,6 @@ from torch import Tensor, nn
 
 from vitadel.analyze import attacked_images
 from vitadel.analyze.attacked_images import finite_mean_interval
-from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.saliency_maps import Method, SaliencyMaps, check_layer, offered
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Count, check_ranges
@@ -27,6 +25,7 @@ from vitadel.evaluate.images import Images, thumbnail
 from vitadel.evaluate.store import TableRows
 from vitadel.runs.exhibits import Bar, Bars, Cell, Exhibit, Picture, Pictures, Scale, Table
 from vitadel.runs.schema import StudyRecord
+from vitadel.runs.typed_json import tensor_from_json, tensor_to_json
 from vitadel.threats import Threat
 
 _BATCH = 16
@@ -36,15 +35,15 @@ _NAMES = {Method.EIGENCAM: "EigenCAM", Method.ATTENTION: "attention", Method.ROL
 
 @dataclass(frozen=True, slots=True)
 class Saliency:
-    """Saliency maps of clean images and under PGD: how similar they are, how even and how central.
+    """Saliency maps of clean and attacked images: their similarity, spread and share in the center.
 
     Args:
-        methods: EigenCAM, the attention of the class token, its rollout; () is all that the model has.
-        images: Images that are shown; all are measured.
+        methods: EigenCAM, the attention of the class token, its rollout; () for all that the model supports.
+        images: Number of images shown; all are measured.
         steps: Steps of PGD.
         step_size: Step size of PGD; 1.5 eps / steps if not given.
-        layer: Tap or module whose EigenCAM is computed.
-        center: Whether its channels are centered by their means over positions first.
+        layer: Tap or module for EigenCAM.
+        center: Whether the mean of each channel over positions is subtracted first.
     """
 
     former_names: ClassVar[dict[str, str]] = {"centre": "center"}
@@ -85,12 +84,16 @@ class Saliency:
                 maps["attacked"][Method.EIGENCAM] = with_matching_sign(*cams)
             shown = [
                 {
-                    "attacked": packed((255 * thumbnail(x_adv)).round().byte()),
-                    **{f"{when} {m.value}": packed(maps[when][m][place]) for when in _WHEN for m in maps_of.methods},
+                    "attacked": tensor_to_json((255 * thumbnail(x_adv)).round().byte()),
+                    **{
+                        f"{when} {method.value}": tensor_to_json(maps[when][method][position])
+                        for when in _WHEN
+                        for method in maps_of.methods
+                    },
                 }
                 if index < self.images
                 else None
-                for place, (index, x_adv) in enumerate(zip(batch.index.tolist(), result.x_adv.cpu(), strict=True))
+                for position, (index, x_adv) in enumerate(zip(batch.index.tolist(), result.x_adv.cpu(), strict=True))
             ]
             predictions = {f"prediction {when}": prediction[when] for when in _WHEN}
             return {**_measured(maps), **predictions, "success": result.success, "shown": shown}
@@ -131,75 +134,75 @@ class Saliency:
         x, labels = images.images(torch.arange(count)).cpu(), images.labels[:count].tolist()
         cells = []
         for index, shown in enumerate(rows["shown"][:count]):
-            clean, attacked = thumbnail(x[index]), unpacked(shown["attacked"]).float() / 255
+            clean, attacked = thumbnail(x[index]), tensor_from_json(shown["attacked"]).float() / 255
             line = [
                 Picture.of(clean.numpy(), note=f"predicted {rows['prediction clean'][index]}"),
                 Picture.of(attacked.numpy(), note=f"predicted {rows['prediction attacked'][index]}"),
             ]
             for method in maps_of.methods:
                 line += [
-                    Picture.of(below.numpy(), _drawn(unpacked(shown[f"{when} {method.value}"])))
+                    Picture.of(below.numpy(), _drawn(tensor_from_json(shown[f"{when} {method.value}"])))
                     for when, below in (("clean", clean), ("attacked", attacked))
                 ]
             cells.append(line)
         centered = ", channels centered" if self.center else ""
         cam = (
-            f"EigenCAM is of {maps_of.layer}{centered}, its sign such that the value farthest from zero is positive on "
-            "the clean image; on the attacked one it goes with that. "
+            f"EigenCAM is of {maps_of.layer}{centered}; its sign is such that the value farthest from zero is positive "
+            "on the clean image, and matches on the attacked one. "
         )
         return Pictures(
             self.title,
             f"Maps on the clean image and on the attacked one (PGD with {self.steps} steps at "
             f"{threat!s}); below them the model's prediction. "
-            f"{cam if Method.EIGENCAM in maps_of.methods else ''}Every map is relative to its own largest value, "
-            "negative values are drawn as zero.",
+            f"{cam if Method.EIGENCAM in maps_of.methods else ''}Each map is divided by its largest value; negative "
+            "values are drawn as zero.",
             cells,
             rows=[f"label {label}" for label in labels],
             columns=["image", "attacked", *(_column(method, when) for method in maps_of.methods for when in _WHEN)],
             scale=Scale.SEQUENTIAL,
-            scale_label="relative to the largest",
+            scale_label="relative to the maximum",
         )
 
 
 def with_matching_sign(clean: Tensor, attacked: Tensor) -> Tensor:
-    """The maps under attack with the sign that goes with the clean ones.
+    """The maps under attack with signs that match those of the clean maps.
 
-    A singular vector has no sign: set for each map alone, a map and its like may end as each other's negative. What
-    counts is their product and not Pearson's correlation: maps of features that are never negative have a sign, even
-    where the attack moves them from one side to the other.
+    The sign of a singular vector is arbitrary: chosen for each map separately, similar maps could have opposite signs.
+    The sign of their product decides, not that of Pearson's correlation: maps of features that are never negative have
+    a meaningful sign, even if the attack moves them to other positions.
     """
-    against_B = (clean.double() * attacked.double()).sum((1, 2)) < 0
-    return torch.where(against_B[:, None, None], -attacked, attacked)
+    opposite_B = (clean.double() * attacked.double()).sum((1, 2)) < 0
+    return torch.where(opposite_B[:, None, None], -attacked, attacked)
 
 
 def map_correlation(first: Tensor, second: Tensor) -> Tensor:
-    """[B] Pearson correlations over cells; nan where a map is constant."""
+    """[B] Pearson correlations over cells; NaN where a map is constant."""
     a, b = (one.double().flatten(1) for one in (first, second))
     a, b = a - a.mean(1, keepdim=True), b - b.mean(1, keepdim=True)
     return (a * b).sum(1) / (a.norm(dim=1) * b.norm(dim=1))
 
 
 def evenness(maps_Bhw: Tensor) -> Tensor:
-    """[B] from 1 / cells to 1: how evenly the positive part of a map is spread; nan where there is none."""
+    """[B] from 1 / cells to 1: how evenly the positive part of a map is spread; NaN where there is none."""
     positive = maps_Bhw.double().clamp_min(0).flatten(1)
     return positive.sum(1).square() / (positive.shape[1] * positive.square().sum(1))
 
 
 def center_share(maps_Bhw: Tensor) -> Tensor:
-    """[B] share of the positive part within the middle half of both sides; cells on its edge count in part."""
+    """[B] share of the positive part in the middle half of both sides; cells on its edge count in part."""
     positive = maps_Bhw.double().clamp_min(0)
-    rows, columns = (_within(length).to(positive) for length in positive.shape[1:])
+    rows, columns = (_middle_weights(length).to(positive) for length in positive.shape[1:])
     return (positive * rows[:, None] * columns).sum((1, 2)) / positive.sum((1, 2))
 
 
-def _within(cells: int) -> Tensor:
-    """[cells]: how much of each lies between one quarter and three quarters of the side."""
+def _middle_weights(cells: int) -> Tensor:
+    """[cells]: the fraction of each cell between one quarter and three quarters of the side."""
     edges = torch.arange(cells + 1, dtype=torch.float64) / cells
     return (edges.clamp(0.25, 0.75).diff() * cells).clamp(0, 1)
 
 
 def _computed(maps_of: SaliencyMaps, x: Tensor, seed: int, batch_size: int) -> tuple[dict[Method, Tensor], Tensor]:
-    """Maps and predictions, some images at a time: the attentions of all blocks are held."""
+    """Maps and predictions, in small batches: the attention probabilities of all blocks are in memory."""
     made = [one for _, one in in_batches(torch.arange(len(x)), batch_size, lambda index: maps_of(x[index], seed))]
     maps = {method: torch.cat([values[method] for values, _ in made]) for method in maps_of.methods}
     return maps, torch.cat([z_BK.argmax(1) for _, z_BK in made])
@@ -232,9 +235,8 @@ def _column(method: Method, when: str) -> str:
 
 def _bars(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int) -> Bars:
     return Bars(
-        "Width of the maps",
-        f"The spread of the maps of {n} images, mean with its 95% interval: 1 is an even map, one cell alone has 1 / "
-        "cells.",
+        "Spread of the maps",
+        f"Mean spread over {n} images with its 95% interval: 1 for an even map, 1 / cells for a single cell.",
         [_NAMES[method] for method in scores],
         [
             Bar(
@@ -253,8 +255,8 @@ def _table(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int) -
         "alike": "correlation, clean and attacked",
         "spread clean": "spread, clean",
         "spread attacked": "spread, attacked",
-        "middle clean": "share in the middle, clean",
-        "middle attacked": "share in the middle, attacked",
+        "middle clean": "share in the center, clean",
+        "middle attacked": "share in the center, attacked",
     }
     rows: list[list[Cell]] = [
         [
@@ -266,9 +268,9 @@ def _table(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int) -
         for key, one in values.items()
     ]
     return Table(
-        "In numbers",
-        f"Means over {n} images with their 95% intervals. The middle is half of each side: an even map has 0.25 of "
-        "itself there.",
+        "Correlation and spread (table)",
+        f"Means over {n} images with their 95% intervals. The center is the middle half of both sides; its share is "
+        "0.25 in an even map.",
         ["map", "", "mean", "low", "high"],
         rows,
     )
@@ -280,4 +282,4 @@ def _summary(scores: Mapping[Method, Mapping[str, Mapping[str, float]]], n: int,
         f"{values['spread clean']['mean']:.2f} and {values['spread attacked']['mean']:.2f}"
         for method, values in scores.items()
     ]
-    return f"On {n} images, {fooled} of which end misclassified at {threat}: " + "; ".join(sentences) + "."
+    return f"On {n} images, {fooled} of which are misclassified under attack at {threat}: " + "; ".join(sentences) + "."

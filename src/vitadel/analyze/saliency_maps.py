@@ -1,11 +1,11 @@
-r"""Saliency maps from inside a network, and which of them each family of networks has.
+r"""Saliency maps from the activations of a network, and the methods that each family of networks supports.
 
-* EigenCAM (`vitadel.analyze.eigencam`) of a feature map. Of a network that reads a class token that is the input of its
-  last attention, normalized: what that attention adds to patches no longer reaches the classifier, and without the
-  normalization a few patches with huge features, the corners of some ViTs, are all there is to see. Of CaiT and XCiT it
-  is what enters the class blocks, of all others the last feature map with more than one cell. A tensor of four sides is
-  a map if two of them, next to each other, go with the image's; one of three is tokens. A network that ends with tokens
-  of which Vitadel does not know where they lie is refused until a layer is named.
+* EigenCAM (`vitadel.analyze.eigencam`) of a feature map. For a network with a class token, the map is the normalized
+  input of the last attention layer: what this layer adds to patches does not reach the classifier, and without the
+  normalization a few patches with huge features (the corners, in some ViTs) dominate. For CaiT and XCiT it is the input
+  of the class blocks, for all others the last feature map with more than one cell. A tensor with four dimensions is a
+  map if two adjacent ones match the image's height and width; one with three contains tokens. If a network ends with
+  tokens whose positions Vitadel does not know, a layer must be named.
 * Attention: the probabilities that the class token gives the patches, mean over heads, in the last block that has it.
 * Rollout (Abnar & Zuidema 2020, arXiv:2005.00928): the row of the class token in the product over all blocks of
   :math:`(A_l + I) / 2`, with :math:`A_l` the mean of the probabilities over heads.
@@ -31,7 +31,7 @@ from vitadel.models.wide_resnet import WideResNet
 
 
 class Method(enum.Enum):
-    """How a saliency map is made."""
+    """How a saliency map is computed."""
 
     EIGENCAM = "eigencam"
     ATTENTION = "attention"
@@ -39,7 +39,7 @@ class Method(enum.Enum):
 
 
 def offered(model: nn.Module) -> dict[Method, str]:
-    """Why this model does not have a method, for every method; empty if it does."""
+    """For every method, the reason why this model does not support it; empty if it does."""
     why = _no_class_token(model)
     channels = "its blocks relate channels, not patches" if _family(model) == "xcit" else ""
     return {Method.EIGENCAM: "", Method.ATTENTION: why, Method.ROLLOUT: why or channels}
@@ -47,7 +47,7 @@ def offered(model: nn.Module) -> dict[Method, str]:
 
 @dataclass(frozen=True, slots=True)
 class SaliencyMaps:
-    """The maps of a model: by which methods, and for EigenCAM of which layer, centered or not."""
+    """Computes the maps of a model by some methods; `layer` and `center` are for EigenCAM."""
 
     model: nn.Module
     methods: tuple[Method, ...]
@@ -58,7 +58,7 @@ class SaliencyMaps:
     def of(
         cls, model: nn.Module, methods: tuple[Method, ...], layer: str | None, center: bool, x: Tensor
     ) -> "SaliencyMaps":
-        """The maps of a model; if no layer is named, the one of EigenCAM is found on the first of the images `x`."""
+        """The maps of a model; without a layer, that of EigenCAM is determined on the first of the images `x`."""
         if Method.EIGENCAM not in methods:
             return cls(model, methods, "", center)
         return cls(model, methods, layer or _last_map(model, x[:1]), center)
@@ -90,7 +90,7 @@ class SaliencyMaps:
 
 
 def check_layer(model: nn.Module, layer: str) -> None:
-    """Refuse a layer that is neither a tap nor a module, or that lies inside an attention."""
+    """Raise a UsageError if a layer is neither a tap nor a module, or is inside an attention layer."""
     modules = [name for name, _ in _net(model).named_modules() if name]
     taps = model.taps.names() if isinstance(model, Model) else []
     if layer not in modules and layer not in taps:
@@ -104,10 +104,10 @@ def check_layer(model: nn.Module, layer: str) -> None:
 def rollout(attentions: Sequence[Tensor]) -> Tensor:
     """[B, N]: the row of token 0 in the product, from means over heads [B, N, N], in the order in which they run.
 
-    Two kinds of blocks know less: [B, P, P] relates the patches alone, and [B, 1, N] feeds token 0 alone.
+    Some blocks have smaller matrices: [B, P, P] has patches only, and [B, 1, N] has token 0 as its only query.
     """
     row_B1N: Tensor | None = None
-    for a in reversed(attentions):  # from the last block on, so that there is a row to follow and no product of squares
+    for a in reversed(attentions):  # from the last block on, which multiplies a row instead of full matrices
         if row_B1N is None:
             count = max(one.shape[2] for one in attentions)
             row_B1N = torch.zeros(len(a), 1, count, dtype=a.dtype, device=a.device)
@@ -132,7 +132,7 @@ def _family(model: nn.Module) -> str:
 
 
 def _no_class_token(model: nn.Module) -> str:
-    """Why there is no class token whose attention could be shown; empty if there is."""
+    """The reason why the model has no attention of a class token; empty if it has."""
     net, family = _net(model), _family(model)
     if not isinstance(model, Model) or not model.taps.attentions():
         return f"{type(net).__name__} has no attention that Vitadel supports"
@@ -147,7 +147,7 @@ def _no_class_token(model: nn.Module) -> str:
 
 
 def _attentions(model: nn.Module, methods: Sequence[Method]) -> list[str]:
-    """The probabilities to watch, in the order in which blocks run."""
+    """The taps of attention probabilities that the methods need, in the order in which blocks run."""
     if not isinstance(model, Model) or not {Method.ATTENTION, Method.ROLLOUT} & set(methods):
         return []
     names = [f"{name}.probs" for name in model.taps.attentions()]
@@ -156,7 +156,7 @@ def _attentions(model: nn.Module, methods: Sequence[Method]) -> list[str]:
 
 @dataclass(slots=True)
 class _Seen:
-    """From the latest pass: what the layer gives, and the mean over heads of the probabilities by attention."""
+    """From the latest forward pass: the layer's output, and attention probabilities, averaged over heads, by name."""
 
     features: Tensor | None = None
     attentions: dict[str, Tensor] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class _Seen:
 
 @contextmanager
 def _watched(model: nn.Module, layer: str, attentions: Sequence[str]) -> Iterator[_Seen]:
-    """Inside, the layer and the attentions are watched."""
+    """Inside, forward passes record the layer's output and the attention probabilities."""
     seen = _Seen()
 
     def mean_of(name: str) -> Callable[[Tensor], Tensor]:
@@ -204,7 +204,7 @@ def _keeping(
 
 
 def _last_map(model: nn.Module, x: Tensor) -> str:
-    """The name of the layer whose EigenCAM is taken, found on one image."""
+    """The name of the default layer for EigenCAM, determined on one image."""
     family, names = _family(model), model.taps.names() if isinstance(model, Model) else []
     if family in ("vit", "adapted vit") and not _no_class_token(model):
         net = _net(model)
@@ -228,7 +228,7 @@ def _last_map(model: nn.Module, x: Tensor) -> str:
 
 
 def _seen_sizes(model: nn.Module, names: Sequence[str], x: Tensor) -> dict[str, int]:
-    """Cells of the outputs of blocks."""
+    """The number of cells of the outputs of blocks, from the last block to the first that has more than one."""
     sizes = {}
     for name in reversed(names):
         with isolated(model, 0, device_of(model)), torch.no_grad(), _watched(model, name, ()) as seen:
@@ -241,10 +241,10 @@ def _seen_sizes(model: nn.Module, names: Sequence[str], x: Tensor) -> dict[str, 
 
 
 def _module_sizes(model: nn.Module, x: Tensor) -> dict[str, int]:
-    """Cells of the feature maps of modules, in the order in which they are finished; 0 for tokens."""
+    """The number of cells of the feature maps of modules, in execution order; 0 for tokens."""
     sizes: dict[str, int] = {}
 
-    def note(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], object], None]:
+    def record_size(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], object], None]:
         def hook(module: nn.Module, args: tuple[Tensor, ...], out: object) -> None:
             sizes.pop(name, None)
             if not isinstance(out, Tensor) or out.ndim not in (3, 4) or len(out) != len(x):
@@ -258,7 +258,7 @@ def _module_sizes(model: nn.Module, x: Tensor) -> dict[str, int]:
 
     with ExitStack() as stack, isolated(model, 0, device_of(model)), torch.no_grad():
         for name, module in _outside_attention(_net(model)):
-            stack.callback(module.register_forward_hook(note(name)).remove)
+            stack.callback(module.register_forward_hook(record_size(name)).remove)
         model(x.to(device_of(model)))
     return sizes
 
@@ -268,7 +268,7 @@ def _inside_attention(net: nn.Module, layer: str) -> bool:
 
 
 def _outside_attention(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Modules by name, without those inside an attention: there, sides are heads, tokens and features."""
+    """Modules by name, without those inside attention layers, whose dimensions are heads, tokens and features."""
     for name, module in net.named_children():
         yield f"{prefix}{name}", module
         if "Attention" not in type(module).__name__:
@@ -276,8 +276,8 @@ def _outside_attention(net: nn.Module, prefix: str = "") -> Iterator[tuple[str, 
 
 
 def _cells(model: nn.Module, value: Tensor, x: Tensor) -> Tensor | None:
-    """[B, h, w, C] from what a layer gives; None if that is not a map of each image."""
-    if len(value) != len(x) or value.ndim not in (3, 4):  # Swin's windows are counted with the images
+    """[B, h, w, C] from the output of a layer; None if that is not a map of each image."""
+    if len(value) != len(x) or value.ndim not in (3, 4):  # the first dimension of Swin's windows is larger
         return None
     if value.ndim == 4:
         channels_first, channels_last = _fits(value.shape[2:], x), _fits(value.shape[1:3], x)
@@ -285,7 +285,7 @@ def _cells(model: nn.Module, value: Tensor, x: Tensor) -> Tensor | None:
             return value
         return value.permute(0, 2, 3, 1) if channels_first else None
     height, width = _grid(model, x)
-    if height * width == 0:  # a family that Vitadel does not know, so timm must say where patches begin
+    if height * width == 0:  # an unknown family: timm's attribute gives the number of prefix tokens
         value = value[:, int(getattr(_net(model), "num_prefix_tokens", 0)) :]
     if not 0 < height * width <= value.shape[1]:  # or a later stage, with fewer tokens
         height = width = math.isqrt(value.shape[1])
@@ -295,7 +295,7 @@ def _cells(model: nn.Module, value: Tensor, x: Tensor) -> Tensor | None:
 
 
 def _fits(sides: Sequence[int], x: Tensor) -> bool:
-    """Do the sides of a map go with those of the image, up to rounding? Those of a square are equal."""
+    """Whether a map has the aspect ratio of the image, up to rounding."""
     (height, width), (rows, columns) = sides, x.shape[-2:]
     off = min(abs(height - width * rows / columns), abs(width - height * columns / rows))
     return off < 1 and height <= rows and width <= columns
@@ -303,5 +303,5 @@ def _fits(sides: Sequence[int], x: Tensor) -> bool:
 
 def _grid(model: nn.Module, x: Tensor) -> tuple[int, int]:
     net = _net(model)
-    with isolated(model, 0, device_of(model)):  # the embedding is run, and some keep statistics of what they see
+    with isolated(model, 0, device_of(model)):  # this runs the embedding, which may have running statistics
         return family_of(net).grid(net, x.shape[-1]) or (0, 0)

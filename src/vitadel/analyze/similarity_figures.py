@@ -18,7 +18,7 @@ _LABELS = {"all": "all tokens", "class": "class token", "whole": "all a layer gi
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimilarityMap:
-    """The similarity of the layers `rows` to the layers `columns`; nan where it is not defined."""
+    """The similarity of the layers `rows` to the layers `columns`; NaN where it is undefined."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -28,7 +28,7 @@ class SimilarityMap:
         return SimilarityMap(self.rows[rows], self.columns[columns], self.values_RC[rows, columns])
 
     def numbers(self) -> dict[str, object]:
-        """For programs."""
+        """The map as JSON values."""
         return {"rows": list(self.rows), "columns": list(self.columns), "values": self.values_RC.tolist()}
 
     @property
@@ -38,7 +38,7 @@ class SimilarityMap:
 
 
 def heat_maps(title: str, caption: str, label: str, maps: Mapping[str, SimilarityMap]) -> list[Exhibit]:
-    """Maps of the same layers side by side, others one by one."""
+    """Heat maps; those of the same layers are side by side in one figure."""
     together: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for name, one in maps.items():
         together.setdefault((tuple(one.rows), tuple(one.columns)), []).append(name)
@@ -60,8 +60,8 @@ def heat_maps(title: str, caption: str, label: str, maps: Mapping[str, Similarit
 
 
 def steps(maps: Mapping[str, SimilarityMap], label: str, n: int) -> list[Exhibit]:
-    """How much of a layer's representation is left in the next, as curves and in numbers."""
-    # layers of one map need not follow each other in another
+    """The similarity of each layer to the one before it, as curves and as a table."""
+    # consecutive layers of one map may not be consecutive in another
     follow = {_LABELS[name]: dict(zip(one.rows[1:], one.steps, strict=True)) for name, one in maps.items()}
     follow = {name: numbers for name, numbers in follow.items() if numbers}
     if not follow:
@@ -81,7 +81,7 @@ def steps(maps: Mapping[str, SimilarityMap], label: str, n: int) -> list[Exhibit
             y_label=f"{label} with the layer before",
         ),
         Table(
-            "From layer to layer, in numbers",
+            "From layer to layer (table)",
             caption,
             ["layer", *follow],
             [
@@ -95,7 +95,7 @@ def steps(maps: Mapping[str, SimilarityMap], label: str, n: int) -> list[Exhibit
 
 
 def main_finding(maps: Mapping[str, Mapping[str, SimilarityMap]]) -> str:
-    """How similar neighbors are early and late, or which layers of two models match best."""
+    """The similarity of consecutive layers in both halves, or the most similar layers of two models."""
     if "between" in maps:
         between = maps["between"]["whole"]
         values_RC = between.values_RC.nan_to_num(-1)
@@ -104,12 +104,12 @@ def main_finding(maps: Mapping[str, Mapping[str, SimilarityMap]]) -> str:
         return f"the most similar layers are {match}: {float(values_RC.max()):.3f}"
     sentences = [f"{_halves(one)} ({_LABELS[name]})" for name, one in maps["own"].items() if len(one.rows) > 2]
     if not sentences:
-        return "there are too few layers to compare early with late ones"
+        return "there are too few layers to compare the halves of the network"
     return f"the similarity between consecutive layers is, on average, {'; '.join(sentences)}"
 
 
 def _halves(one: SimilarityMap) -> str:
-    """The mean similarity of neighbors in both halves of the network."""
+    """The mean similarity of consecutive layers in both halves of the network."""
     numbers = torch.tensor(one.steps, dtype=torch.float64)
     half = (len(numbers) + 1) // 2
     means = (float(part.nanmean()) for part in (numbers[:half], numbers[half:]))

@@ -1,4 +1,4 @@
-r"""How much of a pattern is coarse and how much is fine: its power by frequency, whatever the direction.
+r"""The power of a pattern by spatial frequency, averaged over directions.
 
 With :math:`\hat\delta(f)` the discrete Fourier transform of a pattern, at frequencies :math:`f = (f_r, f_c)` in cycles
 per pixel, ring k holds the frequencies with :math:`|f| \min(H, W)` nearest to k. The density of a ring is the mean of
@@ -16,13 +16,13 @@ FINE = 0.25
 
 
 def frequencies(height: int, width: int) -> Tensor:
-    """[F] cycles per pixel of the rings, the first of them ring 1."""
-    axis_label = min(height, width)
-    return torch.arange(1, int(_rings(height, width).max()) + 1, dtype=torch.float64) / axis_label
+    """[F] cycles per pixel of the rings, from ring 1 on."""
+    side = min(height, width)
+    return torch.arange(1, int(_rings(height, width).max()) + 1, dtype=torch.float64) / side
 
 
 def densities(pattern: Tensor) -> Tensor:
-    """[B, F] power of every ring relative to white noise of the same power; nan for a pattern that is constant."""
+    """[B, F] power of every ring relative to white noise of the same power; NaN for constant patterns."""
     power_BHW = _power(pattern)
     ring_HW = _rings(*pattern.shape[-2:]).to(pattern.device)
     count_F = torch.bincount(ring_HW.flatten()).double()
@@ -33,7 +33,7 @@ def densities(pattern: Tensor) -> Tensor:
 
 
 def fine_share(pattern: Tensor) -> Tensor:
-    """[B] share of the power beyond a quarter of a cycle per pixel; nan for a pattern that is constant."""
+    """[B] share of the power beyond a quarter of a cycle per pixel; NaN for constant patterns."""
     power_BHW = _power(pattern)
     fine_HW = (_lengths(*pattern.shape[-2:]) > FINE).to(pattern.device)
     rest_HW = (_rings(*pattern.shape[-2:]) > 0).to(pattern.device)
@@ -41,7 +41,7 @@ def fine_share(pattern: Tensor) -> Tensor:
 
 
 def _power(pattern: Tensor) -> Tensor:
-    """[B, H, W], summed over channels; without the mean, whose rounding would else pass for a pattern."""
+    """[B, H, W], summed over channels, without the mean, whose rounding errors would appear as a pattern."""
     flat = pattern.double()
     flat = flat - flat.mean((-2, -1), keepdim=True)
     return torch.fft.fft2(flat).abs().square().sum(1)

@@ -1,15 +1,15 @@
-r"""Gates of a TORA model: the share of each adapter, patch by patch and block by block.
+r"""Gates of a TORA model: the share of each adapter, per patch and block.
 
 After every block a gate weights the outputs of the accuracy and the robustness adapter (`vitadel.models.tora`). With
 :math:`G^a_{hij}` the weight of adapter a for query i and key j in head h, the share of an adapter for patch j is
 
 .. math:: s^a_j = \frac{1}{H N} \sum_{h, i} \frac{G^a_{hij}}{\sum_b G^b_{hij}},
 
-the mean over all heads and all N queries, the class token and other prefix tokens among them. A gate per token
-(AdapterFusion) has no queries: there it is the mean over heads. Shares of prefix tokens are dropped. An entry that is
-zero for all adapters, as a softmax over tokens may give, is shared evenly. The shares of a patch sum to one.
+the mean over all heads and all N queries, including the class token and other prefix tokens. A gate per token
+(AdapterFusion) has no queries: there it is the mean over heads. Shares of prefix tokens are dropped. If all weights are
+zero, as a softmax over tokens may give, the shares are equal. The shares of a patch sum to one.
 
-The gate after the last block is shown as well, but no head reads what it fuses, so it is untrained.
+The gate after the last block is shown as well, but no head uses its output, so it is untrained.
 
 Shape letters: A adapters, B images, H heads, N tokens, P patches, L blocks.
 """
@@ -45,8 +45,8 @@ class TORAGates:
     """Maps of the share that the gates of a TORA model give each adapter, and mean shares per block.
 
     Args:
-        images: The first images, whose maps are shown; means are of all images.
-        blocks: Numbers of the blocks that are shown; () shows all, of deep networks twelve. Means are of all blocks.
+        images: Number of images whose maps are shown, the first ones; means are over all images.
+        blocks: Numbers of the blocks that are shown; () for all, up to twelve. Means are of all blocks.
     """
 
     title: ClassVar[str] = "Gates of the adapters"
@@ -110,7 +110,7 @@ class TORAGates:
     def _shown_blocks(self, ctx: Context) -> list[int]:
         depth = len(_gated(ctx.model).fusions)
         count = min(depth, _COLUMNS)
-        return list(self.blocks) or [round(at * (depth - 1) / max(1, count - 1)) for at in range(count)]
+        return list(self.blocks) or [round(number * (depth - 1) / max(1, count - 1)) for number in range(count)]
 
 
 def shares(g: Tensor, patches: int) -> Tensor:
@@ -118,7 +118,7 @@ def shares(g: Tensor, patches: int) -> Tensor:
     g = g.float() if g.dtype in (torch.float16, torch.bfloat16) else g
     sum_ = g.sum(0, keepdim=True)
     share = torch.where(sum_ > 0, g / sum_, 1 / len(g))
-    # heads and queries, or heads alone; summed in float64 without a copy of all gates in it, which would be large
+    # over heads and queries, or heads; `dtype` sums in float64 without a copy of all gates
     return share.mean(tuple(range(2, g.ndim - 1)), dtype=torch.float64)[..., -patches:]
 
 
@@ -142,7 +142,7 @@ def _shares_of(ctx: Context, x: Tensor) -> Tensor:
     net = _gated(ctx.model)
     height, width = family_of(net).grid(net, x.shape[-1]) or (0, 0)
     gates = [fusion.get_submodule("gates") for fusion in net.fusions]
-    # averaged at once, as all gates together may not fit into memory
+    # averaged in the hook, as the gates of all blocks may not fit into memory
     read = outputs_of(gates, lambda block, g: shares(g, height * width))
     with isolated(ctx.model, ctx.seed, ctx.device), torch.no_grad(), read as result:
         ctx.model(x)
@@ -154,12 +154,12 @@ def _shares_of(ctx: Context, x: Tensor) -> Tensor:
 
 def _maps(shown: Batch, shares_BLhw: Tensor, blocks: Sequence[int], name: str, over: str) -> Pictures:
     images = [thumbnail(x) for x in shown.x.cpu()]
-    reach, word = _reach(shares_BLhw), _ADAPTERS[name]
+    half_range, word = _half_range(shares_BLhw), _ADAPTERS[name]
     return Pictures(
         f"Share of the {word} adapter",
-        f"What the gate after each block gives the {word} adapter for each patch: its weight divided by the sum over "
-        f"the adapters, mean over {over}. White is a half, red more, blue less; the image shows through as a shade. No "
-        "head reads what the gate after the last block fuses: nothing has trained it.",
+        f"The share of the {word} adapter in the gate after each block, for each patch: its weight divided by the sum "
+        f"over the adapters, mean over {over}. White is 0.5, red more, blue less; the image is visible as a shade. The "
+        "gate after the last block is untrained, as no head uses its output.",
         [
             [Picture.of(image), *(Picture.of(image.mean(0, keepdim=True), one) for one in maps_Lhw)]
             for image, maps_Lhw in zip(images, shares_BLhw, strict=True)
@@ -167,16 +167,16 @@ def _maps(shown: Batch, shares_BLhw: Tensor, blocks: Sequence[int], name: str, o
         rows=[f"label {label}" for label in shown.y.tolist()],
         columns=["image", *(f"block {block}" for block in blocks)],
         scale_label=f"share of {name}",
-        low=0.5 - reach,
-        high=0.5 + reach,
+        low=0.5 - half_range,
+        high=0.5 + half_range,
     )
 
 
-def _reach(maps: Tensor) -> float:
-    """How far from a half the scale must go: the greatest distance there is, rounded up to one digit."""
-    most = float((maps - 0.5).abs().max())
-    digit = 10.0 ** math.floor(math.log10(max(most, 1e-3)))
-    return min(0.5, max(1e-3, math.ceil(most / digit - 1e-9) * digit))
+def _half_range(maps: Tensor) -> float:
+    """Half the range of the scale around 0.5: the largest distance from 0.5, rounded up to one digit."""
+    largest = float((maps - 0.5).abs().max())
+    digit = 10.0 ** math.floor(math.log10(max(largest, 1e-3)))
+    return min(0.5, max(1e-3, math.ceil(largest / digit - 1e-9) * digit))
 
 
 def _curve(statistics: PerBlock, names: Sequence[str], n: int) -> Lines:
@@ -186,8 +186,8 @@ def _curve(statistics: PerBlock, names: Sequence[str], n: int) -> Lines:
         lines.append(Line(f"{_ADAPTERS[name]} adapter", list(range(len(mean))), mean, low, high))
     return Lines(
         "Mean share per block",
-        f"The share of each adapter, mean over all patches and {n} images; bands are one standard deviation from image "
-        "to image. The gate after the last block is untrained.",
+        f"The share of each adapter, mean over all patches and {n} images; bands are one standard deviation over "
+        "images. The gate after the last block is untrained.",
         lines,
         x_label="block",
         y_label="share",
@@ -198,17 +198,17 @@ def _curve(statistics: PerBlock, names: Sequence[str], n: int) -> Lines:
 def _table(statistics: PerBlock, names: Sequence[str], n: int) -> Table:
     last = [statistics[name][-1] for name in ("deviation", "least", "greatest", "over_patches")]
     return Table(
-        "Shares in numbers",
-        f"The mean over all patches and {n} images; and, for {names[-1]}, of the means of single images the standard "
-        "deviation, the least and the greatest, and the standard deviation from patch to patch within an image.",
-        ["block", *(f"share of {name}" for name in names), "std, images", "least", "greatest", "std, patches"],
+        "Share per block (table)",
+        f"The mean over all patches and {n} images. For {names[-1]} also the standard deviation, minimum and maximum "
+        "of the means of single images, and the mean standard deviation over the patches of an image.",
+        ["block", *(f"share of {name}" for name in names), "std, images", "min", "max", "std, patches"],
         [[block, *values] for block, values in enumerate(zip(*statistics["mean"], *last, strict=True))],
         digits=4,
     )
 
 
 def _summary(statistics: PerBlock, names: Sequence[str], n: int) -> str:
-    mean = statistics["mean"][-1][:-1] or statistics["mean"][-1]  # that of the last block is untrained
+    mean = statistics["mean"][-1][:-1] or statistics["mean"][-1]  # without the last block, whose gate is untrained
     low, high = min(range(len(mean)), key=mean.__getitem__), max(range(len(mean)), key=mean.__getitem__)
     return (
         f"On {n} images the gates give the {_ADAPTERS[names[-1]]} adapter {sum(mean) / len(mean):.3f} of the weight on "

@@ -21,9 +21,9 @@ from vitadel.core.progress import ProgressCallback
 from vitadel.data import DataSet, Split
 from vitadel.evaluate import AttackSuite, Context, MemoryStore, TensorImages, evaluate_suite
 from vitadel.evaluate.adversarial_images import IMAGES
+from vitadel.evaluate.attack_runner import is_randomized
 from vitadel.evaluate.attention_scaling import factors_of
 from vitadel.evaluate.parsing import SuiteLike, as_suites
-from vitadel.evaluate.search import is_randomized
 from vitadel.threats import Threat, as_threat
 
 _ELSEWHERE = {

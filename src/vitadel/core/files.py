@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from vitadel.core.errors import UsageError
 
@@ -56,6 +56,21 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     finally:
         with contextlib.suppress(OSError):  # the error above says more
             temporary.unlink(missing_ok=True)
+
+
+def lock(file: IO[Any]) -> None:
+    """Lock an open file for this process, without waiting; the lock ends with the process, or when the file is closed.
+
+    Windows has no such lock: there it is up to the user that two processes do not write to one folder.
+
+    Raises:
+        OSError: BlockingIOError if another process has the lock, any other if the file system has no locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_npz(path: Path, arrays: Mapping[str, "NDArray[Any]"]) -> None:

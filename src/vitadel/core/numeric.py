@@ -26,6 +26,8 @@ from vitadel.core.errors import UsageError, short_repr
 # bounds where a range names none: counts fit in 32 bits, and every float in a float32 tensor
 _LARGEST_COUNT = 2**31 - 1
 _LARGEST_FLOAT = 3.4028234663852886e38
+# the weights of red, green and blue in a gray level (ITU-R BT.601)
+LUMA = (0.299, 0.587, 0.114)
 # ASCII only, without underscores
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?")
 _WHOLE = re.compile(r"-?[0-9]+")

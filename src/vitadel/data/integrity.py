@@ -46,11 +46,6 @@ class CheckReport:
     counts: Mapping[str, Mapping[str, int]]
     unreadable: tuple[Unreadable, ...]
 
-    @property
-    def ok(self) -> bool:
-        """Whether every image can be read."""
-        return not self.unreadable
-
 
 def check(dataset: DataSet, *, progress: Callable[[int], None] | None = None) -> CheckReport:
     """Decode every image of every split once; `progress` is called with how many more are done."""

@@ -1,16 +1,16 @@
 """Suites of attacks and of perturbed images: per-image rows, sanity checks, metrics with intervals.
 
-A suite is a frozen dataclass of settings (`SUITES`); `evaluate_suite` carries one out in a `Context`, whose store keeps
-what was computed, so that an interrupted evaluation resumes.
+A suite is a frozen dataclass of settings (`SUITES`). `evaluate_suite` runs it in a `Context`, whose store keeps all
+results, so an interrupted evaluation resumes.
 """
 
 from vitadel.attacks import NamedAttack
 from vitadel.evaluate.adversarial_images import read_adversarial_images
+from vitadel.evaluate.attack_runner import AttackRunner
 from vitadel.evaluate.attention_scaling import PAPER_PROTOCOL
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.images import TensorImages, refuse_other_classes, refuse_unwritable_names
 from vitadel.evaluate.sanity_checks import sanity_flags
-from vitadel.evaluate.search import AttackRunner
 from vitadel.evaluate.store import MemoryStore, ResultStore
 from vitadel.evaluate.suites import (
     ATTACK_SUITES,

@@ -1,4 +1,4 @@
-"""Adversarial images in a run folder, kept small: what was added to each, in half precision where that still works.
+"""Adversarial images in a run folder: the perturbations, in half precision where predictions remain the same.
 
 Shape letters: B images.
 """
@@ -22,21 +22,23 @@ from vitadel.evaluate.store import ResultStore, Row
 from vitadel.models import read_tensors, write_tensors
 from vitadel.runs.schema import WRONG_BEFORE, Gallery, ThreatRecord
 
-# float16 keeps eleven bits: shortened by this share first, rounding cannot lengthen a delta
+# float16 has eleven bits: shortened by this factor first, a perturbation cannot become longer by rounding
 _SHORTER = 1 - 2**-10
 # between an evaluation's name and that of its file, in the folders of larger radii
 _OF = "--"
 # the folder of the images, and in memory their table
 _FOLDER, IMAGES = "found", "x_adv"
-# images shown in reports, the first ones: chosen before anything is known of them; and the columns shown with them
+# the number of images shown in reports, always the first ones, and the columns shown with them
 _GALLERY, _SHOWN = 8, ("label", "clean_prediction", "prediction", "broken_by")
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """Adversarial images of one evaluation in its folder; nothing is written if there is no folder.
+    """Writes adversarial images into the folder of an evaluation, or into its store if that is in memory.
 
-    Those of the first images are kept for the gallery, all of them with `everything`.
+    Args:
+        ctx: The evaluation.
+        everything: Whether all adversarial images are written, not only those of the gallery.
     """
 
     ctx: Context
@@ -56,7 +58,7 @@ class ImageFiles:
             self._write(folder / _FOLDER, broken)
 
     def _write(self, folder: Path, images: Mapping[int, Tensor]) -> None:
-        """A rounded image that is classified otherwise is kept in float32."""
+        """Write perturbations in float16, or in float32 where rounding changes the prediction."""
         index = torch.tensor(sorted(images))
         x0 = self.ctx.images.images(index).cpu()
         x = torch.stack([images[one] for one in index.tolist()])
@@ -74,11 +76,11 @@ class ImageFiles:
 
 
 def copy_from(smaller: ResultStore | None, store: ResultStore) -> None:
-    """What was broken within a smaller radius is broken within this one: its files are linked, not written again."""
+    """Link the adversarial images of a smaller radius, which are adversarial within this one too."""
     folder = store.folder
     assert folder is not None
     for file in () if smaller is None or smaller.folder is None else (smaller.folder / _FOLDER).glob("*.npz"):
-        # of a radius smaller still, if the name says so
+        # a name with _OF is of a radius smaller still, and stays
         name = file.name if _OF in file.name else f"{file.parents[1].name}{_OF}{file.name}"
         (folder / _FOLDER).mkdir(parents=True, exist_ok=True)
         if not (folder / _FOLDER / name).exists():
@@ -86,7 +88,7 @@ def copy_from(smaller: ResultStore | None, store: ResultStore) -> None:
 
 
 def refuse_missing(store: ResultStore, broken: Collection[int]) -> None:
-    """Raise if an adversarial image is in none of the files: one of them was deleted, or was never written."""
+    """Raise a UsageError if a file of adversarial images is missing."""
     assert store.folder is not None
     lost = set(broken).difference(*map(_indices, (store.folder / _FOLDER).glob("*.npz")))
     if lost:
@@ -97,12 +99,12 @@ def refuse_missing(store: ResultStore, broken: Collection[int]) -> None:
 
 
 def write_gallery(ctx: Context, rows: Mapping[str, Sequence[Any]], *, broken_before: Collection[int]) -> None:
-    """The first images before and after, for reports; one whose attacked pixels are lost is left out.
+    """Write the first images, clean and attacked, for reports; without those whose attacked image is lost.
 
     Args:
         ctx: The evaluation.
         rows: Its rows.
-        broken_before: The images that were broken within the smaller radius, whose attempts are there.
+        broken_before: The images that were broken within the smaller radius, and were not attacked again.
     """
     folder, threat = ctx.store.folder, ctx.threat
     if folder is None or threat is None or (folder / "gallery.npz").exists():
@@ -118,7 +120,7 @@ def write_gallery(ctx: Context, rows: Mapping[str, Sequence[Any]], *, broken_bef
                 _write_attempt(folder, index, x_adv)  # for the next radius
         if x_adv is not None:
             after[index] = x_adv
-        if x_adv is not None or rows["broken_by"][index] == WRONG_BEFORE:  # which no attack has touched
+        if x_adv is not None or rows["broken_by"][index] == WRONG_BEFORE:  # these are not attacked
             kept.append(index)
     if not kept:
         return
@@ -141,7 +143,7 @@ def _write_attempt(folder: Path, index: int, x_adv: Tensor) -> None:
 
 
 def _read_attempt(folder: Path, index: int, like: Tensor) -> Tensor | None:
-    """What an attack left of one of the first images; None if it was never attacked."""
+    """One of the first images after the last attack on it; None if it was not attacked."""
     path = _attempt(folder, index)
     if not path.exists():
         return None
@@ -194,7 +196,7 @@ def read_adversarial_images(folder: Path | str, images: Images) -> dict[int, Ten
 
 
 def _deltas(path: Path) -> dict[int, Tensor]:
-    """What a file says was added to which images."""
+    """The perturbations in a file, by image index."""
     deltas: dict[int, Tensor] = {}
     for names in (("rows", "deltas"), ("exact_rows", "exact_deltas")):
         deltas |= {int(index): torch.from_numpy(delta) for index, delta in zip(*_arrays(path, *names), strict=True)}
@@ -206,7 +208,7 @@ def _indices(path: Path) -> set[int]:
 
 
 def _arrays(path: Path, *names: str) -> list[NDArray[np.generic]]:
-    """Some arrays of a file, which is a zip archive: its checksums are checked on the way."""
+    """Some arrays of a NumPy archive, whose checksums are verified by reading it."""
     try:
         with np.load(path, allow_pickle=False) as stored:
             return [stored[name] for name in names]

@@ -1,4 +1,4 @@
-"""Suites of attacks with rescaled attention: factors found once, then every attack plain and once more rescaled."""
+"""Suites of attacks with rescaled attention: factors are searched once, then every attack runs plain and rescaled."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -14,9 +14,9 @@ from vitadel.core.flags import Flag
 from vitadel.evaluate.context import Context
 from vitadel.evaluate.images import Images
 
-# how the name of an attack ends that learned from the rescaled model
+# suffix of the names of attacks with gradients of the rescaled model
 SCALED = "+scaled"
-# what the paper reports: the rescaled model, attacked and scored in the place of the model itself
+# the paper's protocol: the rescaled model is attacked and scored instead of the model itself
 PAPER_PROTOCOL = "paper-protocol"
 RESCALED = Flag(
     "rescaled-model",
@@ -27,9 +27,9 @@ _FACTORS, _EVALUATED = "factors", "evaluated"
 
 
 def with_scaled(attacks: tuple[NamedAttack, ...], factors: Factors) -> tuple[NamedAttack, ...]:
-    """Every attack as it is; then every attack once more, learning from the rescaled model."""
-    again = (replace(one, name=one.name + SCALED, attack=rescale_attack(one.attack, factors)) for one in attacks)
-    return (*attacks, *again)
+    """Every attack plain; then every attack once more with gradients of the rescaled model."""
+    rescaled = (replace(one, name=one.name + SCALED, attack=rescale_attack(one.attack, factors)) for one in attacks)
+    return (*attacks, *rescaled)
 
 
 def in_float32(engine: Engine) -> Engine:
@@ -42,7 +42,7 @@ def in_float32(engine: Engine) -> Engine:
 
 
 def factors_record(ctx: Context, scaling: Scaling) -> dict[str, Any]:
-    """The record of a search for factors on the first images, whose order is fixed; searched once, then read."""
+    """The record of a search for factors on the first images; searched once, then read."""
 
     def search() -> dict[str, object]:
         assert ctx.threat is not None
@@ -66,19 +66,19 @@ def factors_record(ctx: Context, scaling: Scaling) -> dict[str, Any]:
 
 
 def _searched_images(ctx: Context, scaling: Scaling) -> tuple[Images, str]:
-    """The training images, as in lines 1 and 2 of Algorithm 1, or the evaluated ones; and which of them these are."""
+    """The training images, as in lines 1 and 2 of Algorithm 1, or the evaluated images; with the name of the choice."""
     train = None if ctx.data is None else ctx.data.train
     if scaling.split == "train" and train is not None and train is not ctx.images:
         return train, "train"
     return ctx.images, _EVALUATED
 
 
-def search_flags(found: Mapping[str, Any], model: object) -> list[Flag]:
-    """Flags if logits were scaled instead of attention, and if factors were chosen on images evaluated with them."""
+def search_flags(record: Mapping[str, Any], model: object) -> list[Flag]:
+    """Flags if logits were scaled instead of attention, and if factors were selected on evaluated images."""
     flags = list(logit_scaling_flags(require_taps(model)))
-    if found.get("split") != _EVALUATED or len(found.get("tried", ())) < 2:  # a single factor is not a choice
+    if record.get("split") != _EVALUATED or len(record.get("tried", ())) < 2:  # nothing to select from
         return flags
-    count = found["images"]
+    count = record["images"]
     sentence = (
         f"the factors were searched on {count} of the evaluated images, where the paper searches on training images"
     )

@@ -1,8 +1,8 @@
-"""What every suite and every study runs in: the model, the images, and the results so far.
+"""The context of suites and studies: the model, the images, and the results so far.
 
-One primitive serves them all: for each image of this process's share that has no row in a table yet, compute and
-append. Batches are fetched ahead and halved when they do not fit into memory, rows are written at least every 20
-seconds, progress is reported, and an interrupted evaluation resumes because what has a row is not computed again:
+All of them use one primitive: for each image of this process that has no row in a table yet, compute and append.
+Batches are read ahead and halved when they do not fit into memory, rows are written at least every 20 seconds, progress
+is reported, and an interrupted evaluation resumes because images with a row are skipped:
 
     ctx.map("clean", lambda batch: {"prediction": ctx.predict(batch.x)})
     ctx.map("pgd", lambda batch: ctx.attack(PGD(), batch).columns())
@@ -40,14 +40,14 @@ from vitadel.evaluate.store import MemoryStore, ResultStore, Row, TableRows, Tab
 from vitadel.goals import Goal, Untargeted
 from vitadel.threats import Threat
 
-# pixel values, and images, that are read at a time
+# the largest number of pixel values, and of images, read at a time
 _VALUES, _IMAGES = 40_000_000, 4096
 # the table of the flags
 FLAGS = "flags"
 
 
 def threat_needed(suite: str = "") -> UsageError:
-    """The error for a suite, or another work, that attacks, and no threat to attack within."""
+    """The error for a suite or another computation that needs a threat and has none."""
     what = f"suite {suite!r} attacks, so it" if suite else "an attack"
     return UsageError(f"{what} needs a threat. Write {spelled('threat', 'linf:8/255')}.")
 
@@ -73,20 +73,20 @@ Work = Callable[[Batch], Mapping[str, Any]]
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """A model, images and the store that holds the results.
+    """A model, images and the store of the results.
 
     Args:
         model: The model that is evaluated.
         images: The images with their labels.
-        data: The data set the images are a split of; None for tensors of a caller.
-        threat: The threat model, if there is one.
+        data: The data set that the images are a split of; None for tensors.
+        threat: The threat model, if any.
         seed: Seeds all random numbers, together with the index of an image.
         engine: How searches run: batch size, precision, compilation.
         ranks: The processes that share the images.
-        store: Where the results are kept.
-        progress: Called with the progress of the work.
-        name: What progress reports call the work.
-        smaller: The results within a smaller radius, if there are some.
+        store: Where results are stored.
+        progress: Called with the progress.
+        name: Name of the computation in progress reports.
+        smaller: The results within a smaller radius, if any.
 
     Raises:
         UsageError: If the seed is not an int of 64 bits.
@@ -107,7 +107,7 @@ class Context:
     def __post_init__(self) -> None:
         check_seed(self.seed)
 
-    # ------------------------------------------------------------ what there is
+    # -------------------------------------------------------- model and images
 
     @property
     def device(self) -> torch.device:
@@ -115,7 +115,7 @@ class Context:
 
     @property
     def required_threat(self) -> Threat:
-        """The threat model; refused if there is none."""
+        """The threat model; raises a UsageError if there is none."""
         if self.threat is None:
             raise threat_needed()
         return self.threat
@@ -128,13 +128,13 @@ class Context:
 
     @property
     def batch_size(self) -> int:
-        """How many images are computed at once: the engine's choice, or what suits the device."""
+        """Images per batch: the engine's setting, or its default for the device."""
         rows = self.engine.on(self.device, 3 * self.image_size[0] * self.image_size[1]).batch_size
         assert rows is not None
         return rows
 
     def class_name(self, label: int) -> str:
-        """What the data set calls a class; its number if it has no name."""
+        """The name of a class in the data set, or its number if it has none."""
         names = () if self.data is None else self.data.classes
         return names[label] if 0 <= label < len(names) else str(label)
 
@@ -143,11 +143,11 @@ class Context:
         return (torch.as_tensor(predictions) == self.images.labels).double().tolist()
 
     def local_part(self, index: Iterable[int] | None = None) -> list[int]:
-        """The images of this process, of all or of those in `index`."""
+        """This process's part of all images, or of those in `index`."""
         return self.ranks.local_part(list(range(len(self.images)) if index is None else index))
 
     def batch(self, index: Tensor | Sequence[int], x: Tensor | None = None) -> Batch:
-        """The images in `index` on the model's device; `x` are their pixels if they were read before."""
+        """The images in `index` on the model's device; `x` are their pixels if already read."""
         index = torch.as_tensor(index, dtype=torch.int64)
         x = self.images.images(index) if x is None else x
         return Batch(index, x.to(self.device), self.images.labels[index].to(self.device))
@@ -155,14 +155,14 @@ class Context:
     # ------------------------------------------------------------- per image
 
     def map(self, table: str, work: Work, *, index: Iterable[int] | None = None, batch_size: int | None = None) -> None:
-        """For each image of this process's share without a row in `table`: compute and append.
+        """Compute and append a row for each image of this process that has none in `table`.
 
         Args:
             table: The name of the table.
             work: Takes a `Batch` and returns columns: for each name a tensor, an array or a sequence of B values. No
-                value may depend on what else is in the batch.
-            index: The images to work on, all if not given.
-            batch_size: How many at a time, `Context.batch_size` if not given.
+                value may depend on the other images of the batch.
+            index: The images, all if not given.
+            batch_size: Images per batch, `Context.batch_size` if not given.
 
         Raises:
             UsageError: If a single image does not fit into memory.
@@ -173,42 +173,42 @@ class Context:
         self, works: Mapping[str, Work], *, index: Iterable[int] | None = None, batch_size: int | None = None
     ) -> None:
         """As `map` for several tables, with every image read once for all of them."""
-        share = self.local_part(index)
-        missing = {table: _without(share, indices(self.store, table)) for table in works}
+        local = self.local_part(index)
+        missing = {table: _without(local, indices(self.store, table)) for table in works}
         writers = {table: TableWriter(self.store, table) for table in works}
-        total = len(share) * len(works)
+        total = len(local) * len(works)
         done = total - sum(map(len, missing.values()))
         try:
             for part, x in self._read_ahead(sorted(set[int]().union(*missing.values()))):
-                place = {index: number for number, index in enumerate(part)}
+                position = {index: number for number, index in enumerate(part)}
                 for table, work in works.items():
                     todo = [index for index in part if index in missing[table]]
-                    for columns in self._computed(work, todo, x, place, batch_size or self.batch_size):
+                    for columns in self._computed(work, todo, x, position, batch_size or self.batch_size):
                         writers[table].add(columns)
                         done += len(columns["index"])
                         self.progress(self._task_name(table, works), done, total, {})
-        finally:  # an error or Ctrl-C costs nothing that was computed
+        finally:  # also after an error or Ctrl-C
             for writer in writers.values():
                 writer.flush()
 
     def _computed(
-        self, work: Work, index: Sequence[int], x: Tensor, place: Mapping[int, int], batch_size: int
+        self, work: Work, index: Sequence[int], x: Tensor, position: Mapping[int, int], batch_size: int
     ) -> Iterator[dict[str, Sequence[object]]]:
-        def timed(some: Tensor) -> dict[str, Sequence[object]]:
+        def timed(index_B: Tensor) -> dict[str, Sequence[object]]:
             started = time.perf_counter()
-            columns = work(self.batch(some, x[[place[one] for one in some.tolist()]]))
+            columns = work(self.batch(index_B, x[[position[one] for one in index_B.tolist()]]))
             plain = {name: as_column(values) for name, values in columns.items()}
-            return {"seconds": [(time.perf_counter() - started) / len(some)] * len(some), **plain}
+            return {"seconds": [(time.perf_counter() - started) / len(index_B)] * len(index_B), **plain}
 
-        for some, columns in in_batches(torch.tensor(index, dtype=torch.int64), batch_size, timed):
-            yield {"index": some.tolist(), **columns}
+        for index_B, columns in in_batches(torch.tensor(index, dtype=torch.int64), batch_size, timed):
+            yield {"index": index_B.tolist(), **columns}
 
     def _read_ahead(self, index: Sequence[int]) -> Iterator[tuple[list[int], Tensor]]:
-        """The images in `index`, as many at a time as are held in memory; those of files are read ahead."""
+        """The images in `index`, in parts that fit into memory; the next part of a split is read in the background."""
         if not index:
             return
-        many = max(1, min(_IMAGES, _VALUES // (3 * self.image_size[0] * self.image_size[1])))
-        order = torch.tensor(index, dtype=torch.int64).split(many)
+        size = max(1, min(_IMAGES, _VALUES // (3 * self.image_size[0] * self.image_size[1])))
+        order = torch.tensor(index, dtype=torch.int64).split(size)
         if isinstance(self.images, Split):
             yield from ((part.tolist(), x) for part, x, _ in batches(self.images, order, ahead=1))
         else:
@@ -227,29 +227,29 @@ class Context:
 
         Args:
             table: The name of the table.
-            results: Takes the images without a row and yields the index and the row of each as soon as it is known.
-            index: The images to work on, all if not given.
+            results: Takes the images without a row and yields the index and the row of each as soon as it is finished.
+            index: The images, all if not given.
             before_write: Called with the rows before they are written, and may change them.
-            counts: Numbers of a row that are summed up for the progress report.
+            counts: Numbers of a row whose sums are shown in the progress report.
         """
-        share = self.local_part(index)
+        local = self.local_part(index)
         known = TableRows(self.store.read(table))
-        missing = _without(share, set(known.index))
-        writer, done = TableWriter(self.store, table, before_write), len(share) - len(missing)
+        missing = _without(local, set(known.index))
+        writer, done = TableWriter(self.store, table, before_write), len(local) - len(missing)
         sums: dict[str, float] = {}
         for row in known.by_index().values():
             _add(sums, counts(row))
         try:
-            for image, row in results(list(missing)) if missing else ():
+            for finished, row in results(list(missing)) if missing else ():
                 _add(sums, counts(row))
-                writer.add({name: [value] for name, value in {"index": image, **row}.items()})
+                writer.add({name: [value] for name, value in {"index": finished, **row}.items()})
                 done += 1
-                self.progress(self._task_name(table), done, len(share), sums)
+                self.progress(self._task_name(table), done, len(local), sums)
         finally:
             writer.flush()
 
     def table(self, name: str) -> TableRows:
-        """All rows of a table in order of `index`, those of other processes too, for which it waits."""
+        """All rows of a table in order of `index`; waits for the rows of other processes."""
         self.ranks.barrier()
         return TableRows(self.store.read(name))
 
@@ -259,19 +259,21 @@ class Context:
     # --------------------------------------------------------- not per image
 
     def compute_once(self, name: str, make: Callable[[], Mapping[str, object]]) -> dict[str, Any]:
-        """A part that is not per image: made by one process, read by all, and kept.
+        """A value that is not per image: computed by one process, stored, and read by all.
+
+        Every process has to call it.
 
         Args:
             name: Name of the value, unique within the store.
-            make: Returns plain JSON values, computed if the part is not there yet.
+            make: Computes the value, a dict of plain JSON values; called if it is not stored yet.
 
         Returns:
-            What `make` returned, as JSON gives it back, and the `seconds` it took. Every process has to ask for it.
+            The value as read from JSON, and the `seconds` it took.
         """
         if self.ranks.rank == 0 and self._part(name) is None:
             started = time.perf_counter()
-            made = dict(make())
-            self.store.write_part(name, {**made, "seconds": time.perf_counter() - started})
+            value = dict(make())
+            self.store.write_part(name, {**value, "seconds": time.perf_counter() - started})
         self.ranks.barrier()
         part = self._part(name)
         assert part is not None, "written above"
@@ -287,7 +289,7 @@ class Context:
         return part
 
     def add_flags(self, flags: Iterable[Flag]) -> None:
-        """Keep reasons to trust the numbers less, so that neither an interruption nor another process loses them."""
+        """Store flags, reasons why the numbers may be unreliable; each is stored once."""
         for flag in flags:
             known = self.store.read(FLAGS)
             if flag.sentence not in known.get("sentence", ()):
@@ -311,19 +313,19 @@ class Context:
     # ------------------------------------------------------------- the model
 
     def logits(self, x: Tensor, *, model: nn.Module | None = None, seed: int = 0) -> Tensor:
-        """[B, K] logits in float32 on the CPU; refused if they are not finite.
+        """[B, K] logits in float32 on the CPU; raises a UsageError if they are not finite.
 
         Args:
             x: [B, 3, H, W] in [0, 1].
             model: The model, the context's if not given.
-            seed: Seeds what a randomized model draws.
+            seed: Seeds the random numbers of a randomized model.
         """
         z_BK = logits(self.model if model is None else model, x, seed=seed)
         self.check_logits(z_BK, len(x))
         return z_BK
 
     def check_logits(self, z_BK: Tensor, images: int) -> None:
-        """Refuse what are not finite logits [images, K]."""
+        """Raise a UsageError unless these are finite logits [images, K]."""
         if z_BK.ndim != 2 or len(z_BK) != images:
             self._refuse_outputs(z_BK, images)
         if bad := int((~z_BK.isfinite()).any(1).sum()):
@@ -333,11 +335,11 @@ class Context:
             )
 
     def predict(self, x: Tensor, *, model: nn.Module | None = None) -> Tensor:
-        """[B] predicted classes on the CPU; refused if the model has fewer classes than the labels need."""
+        """[B] predicted classes on the CPU; raises a UsageError if a label is not a class of the model."""
         return self.predicted(self.logits(x, model=model))
 
     def predicted(self, z_BK: Tensor) -> Tensor:
-        """[B] classes with the greatest logit; refused as by `predict`."""
+        """[B] classes with the largest logit, checked as by `predict`."""
         low, high = self._label_range
         if high >= z_BK.shape[1] or low < 0:
             self._refuse_outputs(z_BK, len(z_BK))
@@ -381,7 +383,7 @@ class Context:
 
 @torch.no_grad()
 def logits(model: nn.Module, x: Tensor, *, seed: int = 0) -> Tensor:
-    """The model's logits in float32 on the CPU; a batch that does not fit into memory is computed in parts."""
+    """The model's logits in float32 on the CPU; a batch is split if it does not fit into memory."""
     device = device_of(model)
 
     def forward(x: Tensor) -> Tensor:
@@ -393,14 +395,14 @@ def logits(model: nn.Module, x: Tensor, *, seed: int = 0) -> Tensor:
 
 @contextmanager
 def without_caller_modes(model: nn.Module) -> Iterator[None]:
-    """Neither inference mode nor autocast of the caller reaches what is computed inside."""
+    """Inside, inference mode and autocast of the caller are off."""
     with torch.inference_mode(False), torch.autocast(device_of(model).type, enabled=False):
         yield
 
 
-def _without(share: Sequence[int], known: set[int]) -> dict[int, None]:
-    """The ones that are not known, in order, and quickly looked up."""
-    return dict.fromkeys(index for index in share if index not in known)
+def _without(index: Sequence[int], known: set[int]) -> dict[int, None]:
+    """The indices that are not known, in order; a dict, as a set has no order."""
+    return dict.fromkeys(one for one in index if one not in known)
 
 
 def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
@@ -409,7 +411,7 @@ def _add(sums: dict[str, float], more: Mapping[str, float]) -> None:
 
 
 def _evidence(text: str) -> dict[str, float]:
-    """The evidence of a flag as it was written, in a file that may be damaged since."""
+    """The evidence of a stored flag; raises a UsageError if the file is damaged."""
     try:
         evidence = parse_json(text)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Images with labels, in a fixed order, and whether they go with a model."""
+"""Images with labels in a fixed order, and checks that they match a model."""
 
 from collections.abc import Iterable, Sequence
 from typing import Protocol
@@ -12,9 +12,9 @@ from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.data import SHAPES, DataSet
 
-# skipped images that a flag names
+# number of skipped images that a flag names
 _NAMED = 5
-# pixels of a side of a thumbnail
+# the longest side of a thumbnail in pixels
 _SIDE = 112
 
 
@@ -27,17 +27,17 @@ class Images(Protocol):
 
     @property
     def ids(self) -> Sequence[str]:
-        """A name for each."""
+        """A name for each image."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of images."""
 
     def images(self, index: Tensor, /) -> Tensor:
-        """float32 [B, 3, H, W] in [0, 1], on the CPU or where the caller has them."""
+        """float32 [B, 3, H, W] in [0, 1], on the CPU or on the device of the caller's tensors."""
 
 
 class TensorImages:
-    """Images and labels that a caller has as tensors.
+    """Images and labels as tensors.
 
     Args:
         x: Floats [n, channels, height, width] in [0, 1].
@@ -61,7 +61,7 @@ class TensorImages:
             raise UsageError(f"got {len(x)} images and labels of shape {list(y.shape)}. Give one label per image.")
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
             raise UsageError(f"labels must be class numbers, got {y.dtype}. Write y.long() if they are whole.")
-        # tensors made in inference mode are of no use in a gradient
+        # tensors created in inference mode cannot be used for gradients
         self.pixels = x.detach().clone() if x.is_inference() else x.detach()
         self.labels = y.detach().cpu().long().clone()
 
@@ -77,7 +77,7 @@ class TensorImages:
 
 
 def thumbnail(image: Tensor) -> Tensor:
-    """An image [C, H, W] in its proportions, of at most 112 pixels a side: reports show many of them."""
+    """An image [C, H, W] scaled down to at most 112 pixels a side, for reports."""
     side = max(image.shape[-2:])
     if side <= _SIDE:
         return image
@@ -96,10 +96,9 @@ def skipped_flags(images: object) -> list[Flag]:
 
 
 def refuse_other_classes(model: nn.Module, data: DataSet) -> None:
-    """Raise if the model is known to have another number of classes than the data.
+    """Raise a UsageError if the model is known to have a different number of classes than the data.
 
-    The labels of the data would then not match the model's outputs. The shapes of cue-conflict images are classes of no
-    model: the suite that evaluates them maps them.
+    The shapes of cue-conflict images are not classes of the model: the suite `shape-bias` maps them.
     """
     known = getattr(getattr(model, "spec", None), "output_classes", None)
     if known is None or known == data.num_classes or data.classes == SHAPES:
@@ -112,7 +111,7 @@ def refuse_other_classes(model: nn.Module, data: DataSet) -> None:
 
 
 def refuse_unwritable_names(data: DataSet, split: str) -> None:
-    """Raise if the name of an image or of a class is not UTF-8, as the files of an evaluation are."""
+    """Raise a UsageError if the name of an image or of a class is not UTF-8, as the files of an evaluation are."""
     for what, names in (("class", data.classes), ("image", data.split(split).ids)):
         if (name := _not_utf8(names)) is not None:
             raise UsageError(

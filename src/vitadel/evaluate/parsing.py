@@ -13,23 +13,23 @@ from vitadel.core.settings import split_name, with_settings
 from vitadel.evaluate.suites import SUITES, AttackSuite, Suite
 from vitadel.runs.schema import FORMER_SUITE_NAMES
 
-# the name of a suite of one attack
+# the name of a suite with a single attack
 SINGLE_ATTACK = "attack"
-# what an object needs to be a suite
+# the members that an object needs to be a suite
 _MEMBERS = ("name", "title", "about", "needs_threat", "refuse", "run", "rows", "summarize")
 
 SuiteLike = str | Suite | Attack | NamedAttack
 
 
 def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
-    """Suites from their text, such as `clean,corruptions:severities=1+3,jpeg=85`, from attacks, or as they are.
+    """Suites from text such as `clean,corruptions:severities=1+3,jpeg=85`, from attacks, or from suites.
 
     Raises:
-        UsageError: If there is no such suite or setting, or two of one name.
+        UsageError: If there is no such suite or setting, or if two have one name.
     """
-    several: Sequence[SuiteLike] = suites if isinstance(suites, list | tuple) else [suites]  # type: ignore[list-item]
+    given: Sequence[SuiteLike] = suites if isinstance(suites, list | tuple) else [suites]  # type: ignore[list-item]
     chosen: list[Suite] = []
-    for one in several:
+    for one in given:
         if isinstance(one, str):
             chosen += [_parse_suite(text) for text in _split_suites(one)]
         elif isinstance(one, Attack | NamedAttack):
@@ -47,7 +47,7 @@ def as_suites(suites: "SuiteLike | Sequence[SuiteLike]") -> list[Suite]:
 
 
 def _with_distinct_names(suites: list[Suite]) -> list[Suite]:
-    """Several single attacks are named after themselves, a second `pgd` is `pgd-2`; one alone is `attack`."""
+    """Name suites of a single attack after it if there are several of them; the second `pgd` is `pgd-2`."""
     if sum(suite.name == SINGLE_ATTACK for suite in suites) < 2:
         return suites
     times: Counter[str] = Counter()
@@ -62,7 +62,7 @@ def _with_distinct_names(suites: list[Suite]) -> list[Suite]:
 
 
 def _no_suite(given: object) -> UsageError:
-    """The error for what is not a suite; of an object that is almost one, it names what is missing."""
+    """The error for an object that is not a suite; it names the members that are missing."""
     what = "a suite is a name from `vitadel suites`, an attack, or an object with name, refuse, run, rows and summarize"
     if isinstance(given, type):
         instead = f"Write {given.__name__}()."
@@ -75,7 +75,7 @@ def _no_suite(given: object) -> UsageError:
 
 
 def attack_suite(text: str) -> AttackSuite:
-    """A suite of the one attack that `pgd:steps=40,loss=margin` names."""
+    """The suite of a single attack, from text such as `pgd:steps=40,loss=margin`."""
     return _of_attack(NamedAttack(text, *parse_attack_and_goal(text)))
 
 
@@ -87,14 +87,14 @@ def _of_attack(attack: Attack | NamedAttack) -> AttackSuite:
 
 
 def _split_suites(text: str) -> list[str]:
-    """Text cut at the commas between suites; a comma also separates the settings of one suite."""
+    """Split at the commas between suites, but not at those between the settings of a suite."""
     suites: list[str] = []
-    for piece in text.split(","):
-        before, equals, _ = piece.partition("=")
-        if equals and ":" not in before and suites:  # a setting of the suite before it
-            suites[-1] += ("," if ":" in suites[-1] else ":") + piece
+    for part in text.split(","):
+        name, equals, _ = part.partition("=")
+        if equals and ":" not in name and suites:  # a setting of the preceding suite
+            suites[-1] += ("," if ":" in suites[-1] else ":") + part
         else:
-            suites.append(piece)
+            suites.append(part)
     return suites
 
 

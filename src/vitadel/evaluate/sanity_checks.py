@@ -18,15 +18,15 @@ from vitadel.threats import per_image
 
 # float32 softmax outputs sum to one within this, half-precision ones too; logits practically never do
 _SUM_TOLERANCE = 4e-3
-# logits count as different if they change by more than this share of their norm
+# logits count as different if they change by more than this fraction of their norm
 _SAME = 1e-4
-# step sizes of the finite differences: the model may be curved within the longer ones, and rounding dominates the
-# shorter ones; and the median relative error above which a gradient is flagged if it is exceeded at all of them
+# step sizes of finite differences (curvature limits the long ones, rounding the short ones), and the median relative
+# error above which a gradient is flagged, if it is exceeded at every step size
 _STEPS, _GRADIENT_ERROR = (0.02, 0.005, 0.00125), 0.5
 
 
 def sanity_flags(model: nn.Module, x: Tensor) -> tuple[Flag, ...]:
-    """Reasons to distrust attacks on a model, found on a few images.
+    """Check on a few images for properties of a model that make attacks unreliable.
 
     Args:
         model: The model.
@@ -55,7 +55,7 @@ def _output_flags(model: nn.Module, x: Tensor) -> Iterator[Flag]:
     if names := kept.changed():
         sentence = (
             f"the model changes its own buffers in the forward pass ({', '.join(names[:3])}): its logits depend on "
-            "earlier inputs. Every attack starts from the buffers as they were"
+            "earlier inputs. Every attack starts from the original buffers"
         )
         yield Flag("stateful", sentence, {"buffers": len(names)})
     changed_B = (first - second).norm(dim=1) > _SAME * first.norm(dim=1)
@@ -87,7 +87,7 @@ def _gradient_flags(model: nn.Module, x: Tensor, *, finite_differences: bool) ->
     if error > _GRADIENT_ERROR:
         sentence = (
             f"the gradient differs by {error:.0%} (median of {images} images) from finite differences: "
-            "the backward pass is not that of the forward pass, or the logits jump"
+            "the backward pass does not match the forward pass, or the logits are discontinuous"
         )
         yield Flag("gradient-path", sentence, {"median_relative_error": error, "images": images})
 
@@ -113,7 +113,7 @@ def _gradient_error(model: nn.Module, x: Tensor, grad: Tensor, top_B: Tensor) ->
 
 @contextmanager
 def _counting_backward_passes() -> Iterator[list[None]]:
-    """Every backward pass inside, however it is called: they all go through one function of torch."""
+    """Count backward passes inside, however they are called: they all go through one function of torch."""
     passes: list[None] = []
     autograd: Any = torch.autograd
     original = autograd._engine_run_backward

@@ -1,7 +1,7 @@
-"""Where results are kept while they are computed: tables keyed by image index, and parts that are not per image.
+"""Stores of results: tables with one row per image, and named values ("parts") that are not per image.
 
-A `ResultStore` has two forms: `vitadel.runs.ResultFolder` in a run folder, which survives interruption, and
-`MemoryStore`. What a store has is not computed again.
+A `ResultStore` is a `vitadel.runs.ResultFolder` in a run folder, which survives interruptions, or a `MemoryStore`.
+Stored results are not computed again.
 """
 
 import json
@@ -15,9 +15,9 @@ from vitadel.runs.tables import Columns, sorted_by_index
 
 Row = dict[str, Any]
 
-# rows, or seconds of work, that an interruption may cost
+# the largest number of rows, and of seconds, between two writes
 _ROWS, _SECONDS = 4096, 20.0
-# rows that `before_write` may see at once, since they may hold images
+# the same for rows that may contain images
 _LARGE_ROWS = 256
 
 
@@ -26,34 +26,34 @@ class ResultStore(Protocol):
 
     @property
     def folder(self) -> Path | None:
-        """The folder of a store on disk, for files that belong to the results; None in memory."""
+        """The folder of a store on disk, where further files of the results belong; None in memory."""
 
     def append(self, table: str, columns: Columns) -> None:
-        """Keep some rows; the column `index` gives their images."""
+        """Store some rows; the column `index` contains their images."""
 
     def read(self, table: str) -> dict[str, list[Any]]:
         """All rows of a table so far as columns, in order of `index`; empty if there are none."""
 
     def write_part(self, name: str, content: Mapping[str, object]) -> None:
-        """Keep a part, which is plain JSON."""
+        """Store a named value of plain JSON."""
 
     def read_part(self, name: str) -> dict[str, Any] | None:
-        """A part as it was kept, None if it was not."""
+        """A stored value; None if there is none of that name."""
 
     def finish(self, rows: Columns, summary: Mapping[str, object]) -> None:
-        """Keep the final results: one row per image, and the summary."""
+        """Store the final results: one row per image, and the summary."""
 
     @property
     def finished(self) -> bool:
         """Whether `finish` was called."""
 
     def read_verified(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-        """The summary and the rows that it was counted from; a UsageError if they do not belong together."""
+        """The summary and the rows; raises a UsageError if the summary was not computed from these rows."""
 
 
 @dataclass(slots=True)
 class MemoryStore:
-    """A store that ends with the process."""
+    """A store in memory, which is lost when the process ends."""
 
     _tables: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     _parts: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -64,15 +64,15 @@ class MemoryStore:
         return None
 
     def append(self, table: str, columns: Columns) -> None:
-        kept = self._tables.setdefault(table, {name: [] for name in columns})
+        stored = self._tables.setdefault(table, {name: [] for name in columns})
         for name, values in columns.items():
-            kept[name].extend(values)
+            stored[name].extend(values)
 
     def read(self, table: str) -> dict[str, list[Any]]:
         return sorted_by_index(self._tables.get(table, {}))
 
     def write_part(self, name: str, content: Mapping[str, object]) -> None:
-        # as a file would give it back
+        # what reading it from a file would return
         self._parts[name] = json.loads(json.dumps(content, allow_nan=False))
 
     def read_part(self, name: str) -> dict[str, Any] | None:
@@ -91,7 +91,7 @@ class MemoryStore:
 
 @dataclass(slots=True)
 class CachedStore(MemoryStore):
-    """A view of another store whose tables are complete: each is read once, and nothing is written."""
+    """A read-only view of another store whose tables are complete; each table is read once."""
 
     source: ResultStore = field(default_factory=MemoryStore)
 
@@ -138,33 +138,33 @@ class TableRows:
 
 @dataclass(slots=True)
 class TableWriter:
-    """Rows on their way to a table, written in portions, since every portion is a file.
+    """Buffers rows and appends them to a table in batches, since every batch is a file.
 
     Args:
-        store: Where they go.
+        store: The store.
         table: The name of the table.
-        before_write: Called with the rows before they are written, and may change them. What else a caller keeps of
-            them must be safe when it returns, since no image with a row is computed again.
+        before_write: Called with the rows before they are written, and may change them. If it writes further files,
+            they must be complete when it returns, since an image with a row is not computed again.
     """
 
     store: ResultStore
     table: str
     before_write: Callable[[list[Row]], None] | None = None
-    _waiting: list[Row] = field(default_factory=list)
-    _since: float = field(default_factory=time.monotonic)
+    _buffer: list[Row] = field(default_factory=list)
+    _last_write: float = field(default_factory=time.monotonic)
 
     def add(self, columns: Columns) -> None:
-        """Some finished rows, as columns with `index` among them."""
+        """Add finished rows, as columns with `index` among them."""
         names = list(columns)
-        self._waiting += [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        most = _ROWS if self.before_write is None else min(_ROWS, _LARGE_ROWS)
-        if len(self._waiting) >= most or time.monotonic() - self._since > _SECONDS:
+        self._buffer += [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        limit = _ROWS if self.before_write is None else min(_ROWS, _LARGE_ROWS)
+        if len(self._buffer) >= limit or time.monotonic() - self._last_write > _SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is waiting."""
-        # taken out first: rows that could not be written are changed already, and a second try is no remedy
-        rows, self._waiting, self._since = self._waiting, [], time.monotonic()
+        """Write the buffered rows."""
+        # emptied first: `before_write` has changed rows that could not be written, so they must not be tried again
+        rows, self._buffer, self._last_write = self._buffer, [], time.monotonic()
         if rows:
             if self.before_write is not None:
                 self.before_write(rows)

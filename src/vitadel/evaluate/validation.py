@@ -1,4 +1,4 @@
-"""A few accuracies in memory: what training needs to choose a checkpoint."""
+"""Clean and robust accuracy in memory, by which training selects a checkpoint."""
 
 from collections import Counter
 from collections.abc import Mapping, Set
@@ -10,8 +10,8 @@ from vitadel.attacks import FGSM, Attack, Engine, NamedAttack
 from vitadel.attacks.isolation import eval_without_weight_gradients
 from vitadel.core.oom import in_batches
 from vitadel.data import Split
+from vitadel.evaluate.attack_runner import AttackRunner, fill_attack_table, record_clean_predictions
 from vitadel.evaluate.context import Context
-from vitadel.evaluate.search import AttackRunner, fill_attack_table, record_clean_predictions
 from vitadel.goals import Untargeted
 from vitadel.models import AdaptedViT, Model, with_head
 from vitadel.threats import Threat
@@ -22,9 +22,9 @@ def validation_scores(
 ) -> Mapping[str, float]:
     """Clean and robust accuracy on some images, in memory.
 
-    The accuracy after one step is that of all images, whatever was found before: a model that reads the attack has more
-    of those correct than clean ones. For a TORA model, also those of the robust head, on the same images, clean and one
-    step away by the joint output.
+    The accuracy under FGSM counts all images, also those that are misclassified without an attack: a model that
+    recognizes the attack (label leaking) classifies more of these correctly than clean images. For a TORA model there
+    are also the accuracies of the robust head, on clean images and on those of FGSM on the joint output.
 
     Args:
         model: The model.
@@ -32,7 +32,7 @@ def validation_scores(
         attack: The attack; without one, clean accuracy alone.
         threat: The threat model.
         seed: Seeds all random numbers.
-        batch: Images at a time.
+        batch: Batch size.
 
     Returns:
         `clean`, with an attack also `fgsm` and `robust`. An image that FGSM breaks counts as broken.
@@ -46,13 +46,13 @@ def validation_scores(
         return scores
     counts, stepped = _one_step_away(ctx)
     scores |= {name: count / len(split) for name, count in counts.items()}
-    left = [image for image in correct if image in stepped]
-    robust = fill_attack_table(AttackRunner(ctx, engine), named, left)
+    remaining = [index for index in correct if index in stepped]
+    robust = fill_attack_table(AttackRunner(ctx, engine), named, remaining)
     return {**scores, "robust": len(robust) / len(split)}
 
 
 def _one_step_away(ctx: Context) -> tuple[Mapping[str, int], Set[int]]:
-    """How many images are correct, of each head, clean and one step away; and which are so one step away."""
+    """The number of correct images under FGSM, and of each head; and the indices of those correct under FGSM."""
     assert ctx.threat is not None
     threat, robust_head = ctx.threat, _robust_head(ctx.model)
 
@@ -71,7 +71,7 @@ def _one_step_away(ctx: Context) -> tuple[Mapping[str, int], Set[int]]:
 
     correct, images = Counter[str](), set[int]()
     for _, (some, after) in in_batches(torch.arange(len(ctx.images)), ctx.batch_size, count):
-        correct.update(some)  # `+` would drop what is 0
+        correct.update(some)  # `+` would drop zeros
         images.update(after)
     return correct, images
 

@@ -4,7 +4,7 @@ folder/manifest.json            which sweep this is
 folder/<combination>/           a training run like any other
 folder/<combination>/test/      its evaluation, if the sweep has columns; further ones are `test-...`
 folder/start/                   the network that rows freeze, if the sweep trains it
-folder/table.json               one row per combination: a `vitadel.runs.schema.SweepRecord`
+folder/table.json               one row per combination: a `vitadel.runs.sweep_schema.SweepRecord`
 """
 
 import ast
@@ -31,15 +31,14 @@ from vitadel.recipes.runner import train_recipe
 from vitadel.recipes.scale import image_difference
 from vitadel.recipes.small import START
 from vitadel.runs import Run
-from vitadel.runs.schema import (
+from vitadel.runs.schema import Measure, SuiteRecord
+from vitadel.runs.sweep_schema import (
     BestCombinations,
     ColumnRecord,
     CombinationRecord,
     HoldoutScores,
-    Measure,
     PublishedScores,
     PublishedTable,
-    SuiteRecord,
     SweepRecord,
     TestScores,
 )

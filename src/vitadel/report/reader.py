@@ -22,10 +22,9 @@ from vitadel.runs.schema import (
     Measure,
     StudyRecord,
     SuiteRecord,
-    SweepRecord,
     read_study,
-    read_sweep,
 )
+from vitadel.runs.sweep_schema import SweepRecord, read_sweep
 
 _NOT_SERIES = {"step", "epoch"}
 Scores = Mapping[str, float]  # of each image, by its id

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
-from vitadel.core.files import is_unfinished, write_json
+from vitadel.core.files import is_unfinished, lock, write_json
 from vitadel.runs.manifest import ManifestRecord, describe, differences, environment, fingerprint
 from vitadel.runs.tables import ResultFolder
 
@@ -271,11 +271,7 @@ def _locked(folder: Path) -> IO[str]:
             f"cannot write to {folder}: {error.strerror}. Make it writable, or choose a new --run."
         ) from error
     try:
-        import fcntl
-    except ImportError:  # Windows has no flock; there, two writers are the user's to avoid
-        return handle
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(handle)
     except BlockingIOError:
         handle.close()
         raise UsageError(f"{folder} is in use by another process. Wait for it to end or choose a new --run.") from None

@@ -4,12 +4,11 @@ eval/<name>/summary.json  SuiteRecord
 eval/<name>/rows.parquet  ImageRows
 eval/<name>/gallery.npz   Gallery
 study/result.json         StudyRecord
-table.json                SweepRecord
 
-Both directions go through `vitadel.runs.typed_json`, so that a record is declared once. `read_suite`, `read_study` and
-`read_sweep` refuse in one line what is not as it was written. The `schema` of a file, such as `suite/1`, says what it
-holds and in which version; files from before there were versions have the same fields and no schema. Names that earlier
-versions wrote are read here alone: those of fields in their metadata, those of suites and studies in
+The record of a sweep is in `vitadel.runs.sweep_schema`. All are read and written by `vitadel.runs.typed_json`, so each
+is declared once. `read_suite` and `read_study` raise a UsageError of one line for a damaged file. The `schema` of a
+file, such as `suite/1`, gives its kind and version; files without it have the fields of version 1. Names that earlier
+versions wrote are translated here: those of fields in their metadata, those of suites and studies by
 `FORMER_SUITE_NAMES` and `FORMER_STUDY_NAMES`.
 """
 
@@ -30,9 +29,9 @@ from vitadel.runs.typed_json import from_json, to_json
 
 SUITE_SCHEMA, STUDY_SCHEMA = "suite/1", "study/1"
 
-# the value of `broken_by` for an image that no attack broke, and of one that was misclassified before any
+# the value of `broken_by` for a robust image, and for one that was misclassified without an attack
 ROBUST, WRONG_BEFORE = "", "clean"
-# names of suites and studies in earlier versions, and what they are called now
+# former names of suites and studies
 FORMER_SUITE_NAMES = {
     "adversarial": "autoattack",
     "adversarial-plus": "autoattack-plus",
@@ -58,12 +57,12 @@ _STUDY_KEYS = ("schema", "study", "title", "summary", "exhibits")
 
 @dataclass(frozen=True, slots=True)
 class ThreatRecord:
-    """A threat model as results name it.
+    """A threat model in a record.
 
     Args:
         norm: `linf`, `l2`, `l1`.
-        eps: The radius in pixel values of [0, 1]; None where no single number says it.
-        text: As it is written on the command line, such as `linf:8/255`.
+        eps: The radius in pixel values of [0, 1]; None if the threat has no single radius.
+        text: As on the command line, such as `linf:8/255`.
     """
 
     norm: str
@@ -78,12 +77,12 @@ class ThreatRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttackRecord:
-    """What one attack of a suite did, and what it cost.
+    """The results and the cost of one attack of a suite.
 
     Args:
         name: The attack, such as `apgd-ce`.
-        tried: Images that were still robust when its turn came.
-        broken: Of those, images for which it found an adversarial example.
+        tried: Number of images attacked: those that were still robust.
+        broken: Number of images for which it found an adversarial example.
         forwards: Forward passes, counted per image.
         backwards: Backward passes, counted per image.
         seconds: Time in the search.
@@ -106,16 +105,15 @@ class Measure:
     """A headline metric, such as an accuracy under corruptions. Exactly one measure of a suite is its main one.
 
     Args:
-        name: What it is.
-        value: The number; None where these images do not define it.
-        low: The lower end of its 95% interval, None where there is no interval.
+        name: Its name.
+        value: The number; None if it is undefined on these images.
+        low: The lower end of its 95% interval; None if there is no interval.
         high: The upper end.
-        n: The images it counts.
+        n: Number of images.
         kind: `accuracy`, `error`, `bias`, `share` (all in [0, 1]), or another unit such as `mCE`.
-        higher_is_better: Which way is better.
+        higher_is_better: Whether higher values are better.
         main: Whether it is the number that models are compared by.
-        column: For a number by which models are compared besides the main one, the column of the rows with its value
-            for each image.
+        column: The column of the rows with its value for each image, if models are compared by it besides the main one.
     """
 
     name: str
@@ -139,13 +137,13 @@ class Measure:
         main: bool = False,
         column: str = "",
     ) -> "Measure":
-        """A share with its interval, also from one score per image."""
+        """The measure of a share, or of the mean of one score per image."""
         share = share if isinstance(share, Accuracy) else accuracy_of(share)
         return cls(name, share.accuracy, share.low, share.high, share.n, kind, higher_is_better, main, column)
 
     @property
     def is_share(self) -> bool:
-        """Whether the number lies in [0, 1] and is read in percent."""
+        """Whether the number lies in [0, 1] and is shown in percent."""
         return self.kind in SHARES
 
 
@@ -160,17 +158,17 @@ class SuiteRecord:
         clean: Accuracy before any attack or perturbation; None where labels do not apply.
         threat: The threat, None for a suite that does not attack.
         robust: Accuracy after all attacks; an upper bound on the true one.
-        attacks: What each attack did, in their order.
-        search_precision: What the searches were computed in; every success was judged in float32.
+        attacks: The results of each attack, in order.
+        search_precision: The precision of the searches; every success was judged in float32.
         flags: Reasons why the numbers may be unreliable.
-        seconds: Time it took.
+        seconds: Computing time.
         title: Title in reports, where the suite has measures.
         sentence: The main finding in a sentence.
         measures: The numbers of a suite that perturbs images, one of them the main one.
         conventions: What else determines the numbers, such as the preprocessing.
-        exhibits: What it shows.
-        scaling: What is known of the factors, where attacks rescaled the attention.
-        schema: Which fields the file has.
+        exhibits: Tables and figures.
+        scaling: The record of the scaling factors, if attacks rescaled the attention.
+        schema: Kind and version of the file.
     """
 
     name: str
@@ -212,7 +210,7 @@ class SuiteRecord:
 
     @classmethod
     def from_json(cls, content: Mapping[str, object], source: object = "the summary") -> "SuiteRecord":
-        """The record that a JSON object holds; a UsageError in one line if it is not as it was written."""
+        """The record in a JSON object; raises a UsageError of one line if it is damaged."""
         remedy = "Delete the file and run the same command again: it is counted from the rows."
         _refuse_other(content, SUITE_SCHEMA, source)
         suite = content.get("suite")
@@ -236,12 +234,12 @@ class ImageRows:
         id: Its name in the data set.
         label: Its class.
         clean_prediction: The class that the model predicts without an attack or a perturbation.
-        clean_correct: How often that is its class: 0 or 1, or a share for a randomized model.
-        robust: How often its class is predicted at the worst point that the attacks found.
-        correct: How often its class is predicted for perturbed images; None where none could be read.
-        broken_by: The first attack that found an adversarial example; `ROBUST` or `WRONG_BEFORE` where none did.
-        distance: From the image to the adversarial example, in the threat's norm.
-        forwards: Forward passes that each attack spent on it.
+        clean_correct: Whether it is correct: 0 or 1, or how often for a randomized model.
+        robust: Whether the prediction is correct after all attacks, or how often for a randomized model.
+        correct: The fraction of its perturbed versions with a correct prediction; None if none could be read.
+        broken_by: The first attack that found an adversarial example; `ROBUST` or `WRONG_BEFORE` if none did.
+        distance: Distance of the adversarial example from the image, in the threat's norm.
+        forwards: Forward passes of each attack.
     """
 
     index: Sequence[int]
@@ -260,25 +258,25 @@ class ImageRows:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Sequence[object]], source: object = "the rows") -> "ImageRows":
-        """The rows of a table, whatever other columns it has; a UsageError in one line if they are not as written."""
+        """The rows of a table that may have more columns; raises a UsageError of one line if it is damaged."""
         remedy = "Delete the file and run the same command again."
         return from_json(cls, {name: list(values) for name, values in columns.items()}, source, remedy)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gallery:
-    """Some attacked images before and after, for the report.
+    """Some clean and attacked images, for the report.
 
     Args:
         clean: The images as bytes [n, H, W, 3].
         adversarial: The attacked images with pixels in [0, 1].
         label: Their classes.
-        clean_prediction: What the model predicts for the images.
-        prediction: What it predicts for the attacked images.
+        clean_prediction: The model's predictions for the clean images.
+        prediction: Its predictions for the attacked images.
         broken_by: As in `ImageRows`.
         classes: The names of the classes.
-        eps: The radius.
-        norm: The norm it is a radius in.
+        eps: The radius of the threat.
+        norm: The norm of the threat.
     """
 
     clean: NDArray[np.uint8]
@@ -320,15 +318,15 @@ class Gallery:
 
 @dataclass(frozen=True, slots=True)
 class StudyRecord:
-    """The result of a study: the main finding in words, the exhibits, and the numbers behind them.
+    """The result of a study: a summary in words, exhibits, and all numbers.
 
     Args:
-        study: Which study, such as `lesion`.
+        study: Name of the study, such as `lesion`.
         title: Title in reports.
         summary: The main finding in one or two sentences.
-        exhibits: What it shows.
-        numbers: Its own results by name, for programs.
-        schema: Which fields the file has.
+        exhibits: Tables and figures.
+        numbers: All results by name, for programs.
+        schema: Kind and version of the file.
     """
 
     study: str
@@ -348,14 +346,14 @@ class StudyRecord:
         return [one for one in self.exhibits if isinstance(one, Table)]
 
     def to_json(self) -> dict[str, object]:
-        """The record as plain JSON, with its numbers among its other fields."""
+        """The record as plain JSON, with `numbers` merged into the other fields."""
         content: dict[str, Any] = to_json(self)
         numbers, exhibits = content.pop("numbers"), content.pop("exhibits")
         return {**content, **numbers, "exhibits": exhibits}
 
     @classmethod
     def from_json(cls, content: Mapping[str, object], source: object = "the result") -> "StudyRecord":
-        """The record that a JSON object holds; a UsageError in one line if it is not as it was written."""
+        """The record in a JSON object; raises a UsageError of one line if it is damaged."""
         _refuse_other(content, STUDY_SCHEMA, source)
         known = {key: content[key] for key in _STUDY_KEYS if key in content}
         if isinstance(study := content.get("study"), str):
@@ -365,136 +363,6 @@ class StudyRecord:
         if "exhibits" not in content and "study" in content:
             raise UsageError(f"{source} is of an earlier version, whose studies had no exhibits. {remedy}")
         return from_json(cls, {**known, "numbers": numbers}, source, remedy)
-
-
-@dataclass(frozen=True, slots=True)
-class HoldoutScores:
-    """Accuracies on the hold-out of the checkpoint that was kept, and its step."""
-
-    step: int
-    clean: float | None
-    robust: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class TestScores:
-    """Accuracies on the test images by the sweep's suite; `name` is the evaluation, `flags` the codes of its flags."""
-
-    name: str
-    n: int
-    clean: Accuracy | None
-    robust: Accuracy | None
-    flags: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedScores:
-    """Accuracies in percent as a paper prints them."""
-
-    clean: float | None
-    robust: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnRecord:
-    """One number of a row beside that of the paper.
-
-    Args:
-        column: The heading.
-        evaluation: The evaluation it is from, a folder below `test/eval`.
-        measure: Our number with its interval.
-        published: The paper's, in percent where ours is a share.
-        difference: Ours minus the paper's, in the paper's unit.
-    """
-
-    column: str
-    evaluation: str
-    measure: Measure
-    published: float | None = None
-    difference: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CombinationRecord:
-    """One row of a sweep's table.
-
-    Args:
-        name: Its folder.
-        values: What it sets, by axis.
-        state: `done` or `failed`.
-        reason: Why it failed.
-        holdout: Its scores on the hold-out.
-        test: Its scores on the test images.
-        published: The scores of the table that the sweep repeats.
-        columns: All its numbers on test images, clean accuracy first.
-        folder: Its folder, where several rows are evaluations of one model; otherwise its name.
-        scale: Where it differs from the run that the paper prints, so that the numbers do not compare.
-        label: The small scale it was brought to: model, data and epochs.
-    """
-
-    name: str
-    values: Mapping[str, str]
-    state: str
-    reason: str | None = None
-    holdout: HoldoutScores | None = None
-    test: TestScores | None = None
-    published: PublishedScores | None = None
-    columns: Sequence[ColumnRecord] = field(default=(), metadata={"omit": True})
-    folder: str = field(default="", metadata={"omit": True})
-    scale: Sequence[str] = field(default=(), metadata={"omit": True})
-    label: str = field(default="", metadata={"omit": True})
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
-    """The table that a sweep repeats: where it is, the attack of its robust accuracies, and what to know of it."""
-
-    source: str
-    attack: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
-class BestCombinations:
-    """The names of the best combinations by a measure such as `test.robust`."""
-
-    measure: str
-    rows: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class SweepRecord:
-    """The table of a sweep, as far as it got.
-
-    Args:
-        recipe: What is trained.
-        axes: What is varied, the first changing slowest.
-        suite: What the test scores are of: the evaluations of all columns, with commas.
-        threat: Its threat model.
-        published: The table that it repeats.
-        best: The best combinations so far.
-        rows: One for each combination that was tried.
-        left_out: Columns that were left out, and why.
-    """
-
-    recipe: str
-    axes: Sequence[str]
-    suite: str | None
-    threat: str | None
-    published: PublishedTable | None
-    best: BestCombinations | None
-    rows: Sequence[CombinationRecord]
-    left_out: Sequence[str] = field(default=(), metadata={"omit": True})
-
-    def to_json(self) -> dict[str, object]:
-        """The record as plain JSON."""
-        content: dict[str, object] = to_json(self)
-        return content
-
-
-def read_sweep(path: Path) -> SweepRecord:
-    """The record in a `table.json`."""
-    return from_json(SweepRecord, read_json(path), path, "Delete it and run the same command again.")
 
 
 def read_suite(path: Path) -> SuiteRecord:

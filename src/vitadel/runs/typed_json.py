@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from vitadel.core.errors import UsageError, short_repr, unknown_name_error
 
@@ -78,6 +80,19 @@ def from_json(kind: type[T], value: object, source: object, remedy: str) -> T:
         raise UsageError(f"{source}: {error}. {remedy}") from error
     except UsageError as error:
         raise UsageError(f"{source}: {error}") from error
+
+
+def tensor_to_json(values: Tensor) -> dict[str, object]:
+    """A tensor as an array in JSON: uint8 unchanged, any other type as float32."""
+    array = values if values.dtype == torch.uint8 else values.float()
+    content: dict[str, object] = to_json(array.detach().cpu().numpy())
+    return content
+
+
+def tensor_from_json(content: Mapping[str, Any]) -> Tensor:
+    """The tensor that `tensor_to_json` wrote."""
+    flat = np.frombuffer(base64.b64decode(content["base64"]), dtype=content["dtype"])
+    return torch.from_numpy(flat.reshape(content["shape"]).copy())
 
 
 def _object(record: Any) -> dict[str, object]:

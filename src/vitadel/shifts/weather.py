@@ -3,12 +3,11 @@
 import torch
 from torch import Tensor
 
+from vitadel.core.numeric import LUMA
 from vitadel.core.rng import RandomStreams
 from vitadel.shifts.blur import magnified, smear
 from vitadel.shifts.fast_rng import normal, uniform
 from vitadel.shifts.filters import divide, floor_levels, round_levels
-
-_LUMA = (0.299, 0.587, 0.114)
 
 
 def snow(
@@ -35,7 +34,7 @@ def snow(
 def _gray(x: Tensor) -> Tensor:
     """[B, 1, H, W] float32 as OpenCV's vectorized loop adds it: green rounded, red and blue fused onto it."""
     red, green, blue = x.split(1, 1)
-    of_red, of_green, of_blue = torch.tensor(_LUMA, dtype=torch.float32).double().tolist()
+    of_red, of_green, of_blue = torch.tensor(LUMA, dtype=torch.float32).double().tolist()
     total = (red.double() * of_red + (green * of_green).double()).to(x.dtype)
     return (blue.double() * of_blue + total.double()).to(x.dtype)
 

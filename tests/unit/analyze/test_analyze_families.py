@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from vitadel.analyze import Masking, masking
+from vitadel.analyze import Masking, study
 from vitadel.attacks import PGD, Scaling
 from vitadel.models import Option, load
 
@@ -32,7 +32,7 @@ def test_every_attention_and_head_is_counted(family: str) -> None:
     model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options).train()
     weights = {key: value.clone() for key, value in model.state_dict().items()}
     x = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(7))
-    result = masking(model, x, torch.tensor([0, 1, 2]), "linf:8/255", LEAST)
+    result = study(model, x, torch.tensor([0, 1, 2]), LEAST, threat="linf:8/255")
     gaps = result["gaps"]
     assert isinstance(gaps, dict)
     for kind in ("plain", "scaled"):

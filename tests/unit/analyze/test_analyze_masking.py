@@ -12,7 +12,7 @@ from study_models import studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel import data, models
-from vitadel.analyze import STUDIES, Masking, masking, run_study, study
+from vitadel.analyze import STUDIES, Masking, run_study, study
 from vitadel.attacks import PGD, Engine, Scaling
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json
@@ -79,7 +79,7 @@ def without_times(value: object) -> object:
 @pytest.fixture(scope="module")
 def hidden(pointer: Model) -> dict[str, object]:
     x = pictures(60)
-    return masking(pointer, x, own_labels(pointer, x), "linf:24/255", SMALL)
+    return study(pointer, x, own_labels(pointer, x), SMALL, threat="linf:24/255")
 
 
 def test_a_network_with_masked_gradients_is_detected(hidden: dict[str, object]) -> None:
@@ -100,7 +100,7 @@ def test_the_numbers_are_consistent(hidden: dict[str, object]) -> None:
     assert isinstance(attacks, list)
     assert (clean["correct"], clean["n"]) == (60, 60)
     assert [point["text"] for point in eps] == ["linf:24/255", "linf:100/255"]
-    robust = [point["right"]["correct"] for point in eps]
+    robust = [point["accuracy"]["correct"] for point in eps]
     assert robust == sorted(robust, reverse=True)
     assert [point["blocks"] for point in blocks] == [0, 1, 2]
     assert blocks[0]["original"] == blocks[0]["rescaled"] == blocks[0]["with_plain"]
@@ -114,23 +114,23 @@ def test_the_numbers_are_consistent(hidden: dict[str, object]) -> None:
 
 def test_an_unmasked_network_passes(tiny: Model) -> None:
     x = pictures(120)
-    result = masking(tiny, x, own_labels(tiny, x), Linf(4 / 255), SMALL)
+    result = study(tiny, x, own_labels(tiny, x), SMALL, threat=Linf(4 / 255))
     assert answer(result) == "not masked"
     assert evidence(result)["zero-gradients"]["numbers"]["cross-entropy, images"] == 0  # type: ignore[index]
 
 
 def test_at_chance_and_with_few_images_there_is_no_verdict(tiny: Model) -> None:
     x = pictures(40)
-    assert answer(masking(tiny, x, own_labels(tiny, x), "linf:4/255", SMALL)) == "cannot tell"
+    assert answer(study(tiny, x, own_labels(tiny, x), SMALL, threat="linf:4/255")) == "cannot tell"
     wrong = (own_labels(tiny, x) + 1) % 10
-    result = masking(tiny, x, wrong, "linf:4/255", SMALL)
+    result = study(tiny, x, wrong, SMALL, threat="linf:4/255")
     assert answer(result) == "cannot tell"
     assert result["clean"]["correct"] == 0  # type: ignore[index]
 
 
 def test_other_norms_are_supported(tiny: Model) -> None:
     x = pictures(12)
-    result = masking(tiny, x, own_labels(tiny, x), L2(0.3), replace(SMALL, queries=0))
+    result = study(tiny, x, own_labels(tiny, x), replace(SMALL, queries=0), threat=L2(0.3))
     eps = result["eps"]
     assert isinstance(eps, list)
     # the ball that holds the one of 100/255
@@ -140,7 +140,7 @@ def test_other_norms_are_supported(tiny: Model) -> None:
 
 def test_results_do_not_depend_on_the_batch(pointer: Model, hidden: dict[str, object]) -> None:
     x = pictures(60)
-    other = masking(pointer, x, own_labels(pointer, x), "linf:24/255", SMALL, batch_size=23)
+    other = study(pointer, x, own_labels(pointer, x), SMALL, threat="linf:24/255", batch_size=23)
     assert without_times(other) == without_times(hidden)
 
 
@@ -189,7 +189,7 @@ def test_exhibits_show_the_numbers(hidden: dict[str, Any]) -> None:
         assert sum(panel.shares[0]) == pytest.approx(1)  # type: ignore[arg-type]
     radii, steps, blocks = (one for one in record.exhibits if isinstance(one, Lines))
     assert radii.lines[0].x == pytest.approx([0, 24, 100])
-    assert list(radii.lines[0].y) == [1, *(point["right"]["accuracy"] for point in hidden["eps"])]
+    assert list(radii.lines[0].y) == [1, *(point["accuracy"]["accuracy"] for point in hidden["eps"])]
     assert list(steps.lines[0].y) == [point["pgd"]["accuracy"] for point in hidden["iterations"]]
     assert list(blocks.lines[0].y) == [point["original"]["accuracy"] for point in hidden["blocks"]]
 
@@ -199,7 +199,7 @@ def test_the_model_is_left_unchanged(tiny: Model) -> None:
     labels = own_labels(tiny, x)
     before, state = tiny(x), torch.random.get_rng_state()
     tiny.train()
-    masking(tiny, x, labels, "linf:4/255", replace(SMALL, queries=5))
+    study(tiny, x, labels, replace(SMALL, queries=5), threat="linf:4/255")
     assert tiny.training
     assert torch.equal(state, torch.random.get_rng_state())
     assert torch.equal(tiny.eval()(x), before)
@@ -209,16 +209,16 @@ def test_the_model_is_left_unchanged(tiny: Model) -> None:
 def test_unsupported_models_are_refused(tiny: Model) -> None:
     x, y = pictures(4), torch.zeros(4, dtype=torch.int64)
     with pytest.raises(UsageError, match="ResNet has no attention, so there is no softmax that could mask a gradient"):
-        masking(models.load("timm:test_resnet", num_classes=10), x, y)
+        study(models.load("timm:test_resnet", num_classes=10), x, y, Masking())
     with pytest.raises(UsageError, match="through a model's taps, and this Flatten has none"):
-        masking(nn.Flatten(), x, y)
+        study(nn.Flatten(), x, y, Masking())
     half = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2).half()
     with pytest.raises(UsageError, match="what float32 can hold, got torch.float16 weights"):
-        masking(half, x, y)
+        study(half, x, y, Masking())
     with pytest.raises(UsageError, match=r"of shape \[4, 10\] for 4 images, the data has labels from 0 to 12"):
-        masking(tiny, x, torch.tensor([0, 1, 2, 12]))
+        study(tiny, x, torch.tensor([0, 1, 2, 12]), Masking())
     with pytest.raises(UsageError, match=r"pixels in \[0, 1\]"):
-        masking(tiny, 2 * x, y)
+        study(tiny, 2 * x, y, Masking())
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"queries": -1}, {"iterations": ()}, {"shares": (0.0,)}])

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from vitadel.analyze import spectrum
-from vitadel.analyze.json_arrays import packed, unpacked
 from vitadel.analyze.patch_grid import alignment, check_patch, expected_rank
 from vitadel.core.errors import UsageError
+from vitadel.runs.typed_json import tensor_from_json, tensor_to_json
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -173,5 +173,5 @@ def test_indistinguishable_grids_are_refused(patch: int) -> None:
 
 def test_tensors_survive_writing_and_reading() -> None:
     values = torch.tensor([[1.5, float("nan")], [-2.0, 3.25]])
-    assert torch.equal(unpacked(packed(values)).nan_to_num(9), values.nan_to_num(9))
-    assert unpacked(packed(torch.tensor([0, 255], dtype=torch.uint8))).tolist() == [0, 255]
+    assert torch.equal(tensor_from_json(tensor_to_json(values)).nan_to_num(9), values.nan_to_num(9))
+    assert tensor_from_json(tensor_to_json(torch.tensor([0, 255], dtype=torch.uint8))).tolist() == [0, 255]

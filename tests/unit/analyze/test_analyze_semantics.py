@@ -133,7 +133,7 @@ def test_predictions_under_images_are_of_the_first_classifier(x: Tensor, y: Tens
     bars = result["exhibits"][0]
     assert bars["groups"] == ["reads", "t"]
     assert bars["title"] == "Perturbations classified, top-1"  # five of eight would mean little
-    assert "reads finds the image's class in 100.0%" in result["summary"]
+    assert "top-1 accuracy of reads is 100.0%" in result["summary"]
 
 
 def test_studies_resume_and_other_weights_are_evaluated_again(x: Tensor, y: Tensor, tmp_path: Path) -> None:

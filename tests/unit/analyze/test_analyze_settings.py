@@ -9,9 +9,9 @@ from torch import nn
 from vitadel.analyze import STUDIES, Convergence, FeatureVisualization, Perturbations, PerturbationSemantics, Saliency
 from vitadel.analyze import study as run
 from vitadel.analyze.attacked_images import Sign, Stretch
+from vitadel.analyze.base import Study
 from vitadel.analyze.feature_visualization import Norm, Start
 from vitadel.analyze.saliency_maps import Method
-from vitadel.analyze.study import Study
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
 from vitadel.models import load, tora

@@ -26,8 +26,8 @@ from vitadel.evaluate import (
     refuse_other_classes,
     refuse_unwritable_names,
 )
+from vitadel.evaluate.attack_runner import fill_attack_table, record_clean_predictions
 from vitadel.evaluate.images import skipped_flags
-from vitadel.evaluate.search import fill_attack_table, record_clean_predictions
 from vitadel.evaluate.suites import GrayLevel
 from vitadel.goals import least_likely
 from vitadel.losses import dlr, kl_divergence, margin

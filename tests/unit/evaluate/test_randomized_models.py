@@ -10,7 +10,7 @@ from vitadel import robustness
 from vitadel.attacks import APGD, Engine
 from vitadel.core.stats import expected_accuracy
 from vitadel.evaluate import AttackSuite, Context, NamedAttack, TensorImages
-from vitadel.evaluate.search import is_randomized, record_clean_predictions
+from vitadel.evaluate.attack_runner import is_randomized, record_clean_predictions
 from vitadel.losses import cross_entropy, dlr
 from vitadel.threats import Linf
 

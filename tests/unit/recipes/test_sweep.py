@@ -36,7 +36,8 @@ from vitadel.recipes.sweep import (
     holdout_scores,
 )
 from vitadel.runs import Run
-from vitadel.runs.schema import (
+from vitadel.runs.schema import read_suite
+from vitadel.runs.sweep_schema import (
     BestCombinations,
     CombinationRecord,
     HoldoutScores,
@@ -44,7 +45,6 @@ from vitadel.runs.schema import (
     PublishedTable,
     SweepRecord,
     TestScores,
-    read_suite,
     read_sweep,
 )
 from vitadel.threats import Linf

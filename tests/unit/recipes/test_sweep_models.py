@@ -19,7 +19,7 @@ from vitadel.recipes.published import PublishedAccuracy, PublishedSweep
 from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.sweep import Sweep
 from vitadel.runs import Run
-from vitadel.runs.schema import ColumnRecord
+from vitadel.runs.sweep_schema import ColumnRecord
 from vitadel.threats import Linf
 
 SHORT = {"plan.epochs": 1, "plan.warmup_epochs": 0}

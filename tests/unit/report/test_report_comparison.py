@@ -11,6 +11,7 @@ from scipy.stats import binomtest
 
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
+from vitadel.core.stats import paired_difference
 from vitadel.report.comparison.models import ColumnKind, Comparison, compare_models
 from vitadel.report.reader import read_runs
 from vitadel.runs import Run
@@ -160,6 +161,8 @@ def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> N
     assert (score.paired.first_better, score.paired.second_better, score.paired.n) == (3, 0, 10)
     assert score.paired.p == pytest.approx(binomtest(3, 3).pvalue)
     assert score.paired.exact
+    expected = paired_difference(3, 0, 10)
+    assert (score.delta_low, score.delta_high) == (expected.low, expected.high)
     # c is robust on 1 and 8, a on 0 and 1: one discordant image each, although both have two
     other = rows["c"].scores[2]
     assert other is not None

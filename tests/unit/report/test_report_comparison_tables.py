@@ -63,7 +63,7 @@ def test_latex_has_two_header_lines_and_bold_best_values(runs: list[Path]) -> No
     assert lines[3] == r" & Model & Parameters & Clean \% & AutoAttack \% & Best known \% & Corruptions \% & Flags \\"
     assert lines[4] == r" &  &  &  & linf:8/255 & linf:8/255 & mean over all cells &  \\"
     assert lines[6].startswith(f"1 & {latex_text(EVIL)} & 5.72M & ")
-    assert r"\textbf{50.0} [23.7--76.3] (+30.0, p = 0.250)" in lines[6]
+    assert r"\textbf{50.0} [23.7--76.3] (+30.0 [$-$8.7, +58.7], p = 0.250)" in lines[6]
     assert lines[7].startswith("2 & vit & -- & 90.0 [59.6--98.2] & 20.0 [5.7--51.0]")
     assert lines[7].endswith(r"& 75.0 [70.0--80.0] & 1 \\")
     # every line has one cell for every column
@@ -73,7 +73,7 @@ def test_latex_has_two_header_lines_and_bold_best_values(runs: list[Path]) -> No
 def test_markdown_has_one_cell_for_every_column(runs: list[Path]) -> None:
     lines = as_markdown(table(runs, "vit")).splitlines()
     assert {len(re.split(r"(?<!\\)\|", line)) for line in lines} == {10}
-    assert "**50.0** [23.7\N{EN DASH}76.3] (+30.0, p = 0.250)" in lines[2]
+    assert "**50.0** [23.7\N{EN DASH}76.3] (+30.0 [\N{MINUS SIGN}8.7, +58.7], p = 0.250)" in lines[2]
     assert lines[3].startswith("| 2 | vit | \N{EN DASH} | 90.0")
 
 

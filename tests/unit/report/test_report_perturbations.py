@@ -112,11 +112,12 @@ def test_the_page_compares_and_figures_have_descriptions(make: Any) -> None:
         "# Model Parameters Clean % AutoAttack % linf:8/255 Best known % linf:8/255 Corruptions % mean over 75" in table
     )
     assert (
-        "1 \u25cf vit 5M 90.0 76.9\N{EN DASH}96.0 0.0 , p = 1.000 50.0 35.2\N{EN DASH}64.8 +25.0 , p = 0.002" in table
+        "1 \u25cf vit 5M 90.0 76.9\N{EN DASH}96.0 0.0 [\N{MINUS SIGN}6.6, +6.6], p = 1.000 50.0 35.2\N{EN DASH}64.8 "
+        "+25.0 [+9.6, +38.0], p = 0.002" in table
     )
     assert "2 \u25a0 cnn baseline 5M" in table
     assert "3 \u25b2 mlp 5M" in table
-    assert "\N{MINUS SIGN}12.5 , p = 0.062" in table
+    assert "\N{MINUS SIGN}12.5 [\N{MINUS SIGN}23.7, \N{MINUS SIGN}0.1], p = 0.062" in table
     assert 'title="better on 10, worse on 0 of 40 images; McNemar, exact"' in text
     figures = re.findall(r'<figure role="img" aria-label="([^"]+)"', text)
     assert len(figures) == text.count("<svg") > 6

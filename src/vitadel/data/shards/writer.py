@@ -14,6 +14,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vitadel.core.errors import UsageError
+from vitadel.core.files import lock
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.data.shards.format import INDEX, MARK, Index, Shard, Shards, ends_sha256, paths
 
@@ -135,11 +136,7 @@ def _marked(folder: Path) -> Iterator[None]:
     """A lock on the mark of unfinished work; the system releases the lock when the process ends, but the mark stays."""
     with (folder / MARK).open("ab") as mark:
         try:
-            import fcntl
-
-            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except ImportError:  # Windows has no flock; there, two writers are the user's to avoid
-            pass
+            lock(mark)
         except OSError:
             raise UsageError(f"another process is filling {folder}. Wait for it, or choose a new folder.") from None
         try:

@@ -4,8 +4,8 @@ A suite is a frozen dataclass of settings that fills tables in a `vitadel.evalua
 `vitadel.evaluate.suites.base.Suite`. `SUITES` has each by its name, with its default settings.
 """
 
-from vitadel.evaluate.suites.attacks import ATTACK_SUITES, AttackSuite, evaluate_suite, refuse_suite
-from vitadel.evaluate.suites.base import Suite, SuiteWithFiles, run_suite, suite_record
+from vitadel.evaluate.suites.attacks import ATTACK_SUITES, AttackSuite
+from vitadel.evaluate.suites.base import Suite, SuiteWithFiles, evaluate_suite, refuse_suite, run_suite, suite_record
 from vitadel.evaluate.suites.corruptions import Corruptions
 from vitadel.evaluate.suites.gray_level import GrayLevel
 from vitadel.evaluate.suites.natural import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial

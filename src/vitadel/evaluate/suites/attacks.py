@@ -1,13 +1,13 @@
 """Suites of attacks: each attacks the images that are still robust, one row per image.
 
-Robust accuracy counts an image only if it is classified correctly and no attack of the suite changed that: an upper
-bound on the true one. The tables of a suite are `clean` and its attacks. A randomized model is judged, per
-image, by the attempt on which it is correct least often, with fresh random numbers.
+Robust accuracy counts an image only if it is classified correctly before and after every attack of the suite, which is
+an upper bound on the true robust accuracy. The tables of a suite are `clean` and its attacks. A randomized model is
+scored, per image, by the attempt on which it is correct least often, with fresh random numbers.
 
 Shape letters: B images, K classes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,8 +21,16 @@ from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import Positive, check_ranges
 from vitadel.core.stats import accuracy_of
-from vitadel.data import DataSet, refuse_empty
+from vitadel.data import DataSet
 from vitadel.evaluate.adversarial_images import IMAGES, ImageFiles, copy_from, refuse_missing, write_gallery
+from vitadel.evaluate.attack_runner import (
+    CLEAN,
+    COSTS,
+    AttackRunner,
+    fill_attack_table,
+    is_randomized,
+    record_clean_predictions,
+)
 from vitadel.evaluate.attention_scaling import (
     PAPER_PROTOCOL,
     RESCALED,
@@ -33,29 +41,18 @@ from vitadel.evaluate.attention_scaling import (
     search_flags,
     with_scaled,
 )
-from vitadel.evaluate.context import FLAGS, Context, threat_needed, without_caller_modes
+from vitadel.evaluate.context import FLAGS, Context, threat_needed
 from vitadel.evaluate.images import skipped_flags
-from vitadel.evaluate.search import (
-    CLEAN,
-    COSTS,
-    AttackRunner,
-    fill_attack_table,
-    is_randomized,
-    record_clean_predictions,
-)
 from vitadel.evaluate.store import ResultStore, Row
-from vitadel.evaluate.suites.base import Suite, run_suite
+from vitadel.evaluate.suites.base import OpenStore, evaluation_name, run_suite
 from vitadel.losses import margin
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, AttackRecord, SuiteRecord, ThreatRecord
-from vitadel.threats import Threat, check_size
+from vitadel.threats import Threat
 
 # tables that are not of an attack
 _TABLES = (CLEAN, FLAGS, IMAGES)
-# share of the images by which an attack without gradients may beat those with them before they are doubted
-_SQUARE_MARGIN = 0.002
-
-# opens the store of an evaluation by its name
-OpenStore = Callable[[str], ResultStore]
+# fraction of the images that a gradient-free or a rescaled attack may break in addition before a flag is raised
+_FLAG_MARGIN = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +60,12 @@ class AttackSuite:
     """Attacks, one after the other, each on the images that are still robust; none means clean accuracy.
 
     Args:
-        name: Its name, which begins the names of its evaluations.
-        about: What it is, in a line.
+        name: Its name, a prefix of the names of its evaluations.
+        about: Description in one line.
         attacks: The attacks.
         eps_scales: Radii to evaluate at, as multiples of the threat's.
-        keep_images: Whether the adversarial images are kept in the run folder.
-        scaling: The factors found for scaled attention: every attack is run once more, on the rescaled model.
+        keep_images: Whether the adversarial images are written into the run folder.
+        scaling: The record of a search for scaling factors: every attack is run once more, on the rescaled model.
 
     Raises:
         UsageError: If a radius is out of its range, or there is none.
@@ -111,7 +108,7 @@ class AttackSuite:
         return kept
 
     def stages(self, threat: Threat | None) -> tuple[NamedAttack, ...]:
-        """The attacks one by one; those that AutoAttack consists of depend on the norm."""
+        """The single attacks; those of AutoAttack depend on the norm."""
         if threat is None:
             return ()
         stages = tuple(one for attack in self.attacks for one in _stages(attack, threat))
@@ -123,14 +120,37 @@ class AttackSuite:
             )
         return stages if self.scaling is None else with_scaled(stages, factors_of(self.scaling))
 
-    # ------------------------------------------------------------ the protocol
+    # ------------------------------------------------------- protocol of suites with radii
+
+    def check_threat(self, model: nn.Module, threat: Threat | None, scaling: Scaling | None) -> list[Threat | None]:
+        threats = self.threats(threat)
+        for one in threats:
+            self.stages(one)
+        if scaling is not None and self.attacks:
+            require_taps(model)
+        return threats
+
+    def evaluate(self, ctx: Context, open_store: OpenStore, scaling: Scaling | None) -> list[SuiteRecord]:
+        if scaling is None or not self.attacks:
+            return _evaluate_radii(self, ctx, open_store)
+        ctx = replace(ctx, engine=in_float32(ctx.engine))
+        factors = factors_record(replace(ctx, store=open_store("factors")), scaling)
+        rescaled_ctx = replace(ctx, model=rescale_model(ctx.model, factors_of(factors)))
+        flags = search_flags(factors, ctx.model)
+        rescaled_suite = replace(self, keep_images=False)
+        return [
+            *_evaluate_radii(replace(self, scaling=factors), ctx, open_store, flags=flags),
+            *_evaluate_radii(rescaled_suite, rescaled_ctx, open_store, f"-{PAPER_PROTOCOL}", flags=flags),
+        ]
+
+    # ------------------------------------------------------------- protocol of suites
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
-        """Whether attacks and threat go together is checked where the threat is known, by `stages`."""
+        """Nothing to check without a threat; see `check_threat`."""
 
     def run(self, ctx: Context) -> None:
         attacks, broken = self.stages(ctx.threat), _broken_within(ctx.smaller)
-        robust = [image for image in record_clean_predictions(ctx, attacks) if image not in broken]
+        robust = [index for index in record_clean_predictions(ctx, attacks) if index not in broken]
         runner = AttackRunner.choose(ctx, attacks)
         ctx.add_flags(skipped_flags(ctx.images))
         if isinstance(ctx.model, RescaledModel):
@@ -144,12 +164,12 @@ class AttackSuite:
         attacks, broken = self.stages(ctx.threat), _broken_within(ctx.smaller)
         tables = [ctx.table(attack.name).by_index() for attack in attacks]
         rows = []
-        for image, clean in ctx.table(CLEAN).by_index().items():
-            tried = [table.get(image, {}) for table in tables]
+        for index, clean in ctx.table(CLEAN).by_index().items():
+            tried = [table.get(index, {}) for table in tables]
             is_random = any("correct_selected" in row for row in tried) or 0 < clean["correct_scored"] < 1
-            correct = clean["prediction"] == int(ctx.images.labels[image])
+            correct = clean["prediction"] == int(ctx.images.labels[index])
             judged = _judged_randomized(clean, tried, attacks) if is_random else None
-            judged = judged or _judged(clean, tried, attacks, correct=correct, before=broken.get(image))
+            judged = judged or _judged(clean, tried, attacks, correct=correct, earlier=broken.get(index))
             rows.append(
                 {
                     "clean_prediction": clean["prediction"],
@@ -162,7 +182,7 @@ class AttackSuite:
 
     def summarize(self, ctx: Context) -> SuiteRecord:
         rows, attacks = self.rows(ctx), self.stages(ctx.threat)
-        records = [_attack_record(attack, place, rows) for place, attack in enumerate(attacks)]
+        records = [_attack_record(attack, number, rows) for number, attack in enumerate(attacks)]
         seconds = sum(ctx.table(CLEAN)["seconds"]) + sum(record.seconds for record in records)
         threat = ctx.threat
         return SuiteRecord(
@@ -195,14 +215,14 @@ def _stages(attack: NamedAttack, threat: Threat) -> tuple[NamedAttack, ...]:
 
 
 def _judged(
-    clean: Row, tried: Sequence[Row], attacks: Sequence[NamedAttack], *, correct: bool, before: Row | None
+    clean: Row, tried: Sequence[Row], attacks: Sequence[NamedAttack], *, correct: bool, earlier: Row | None
 ) -> Row:
-    """What broke an image first, as which class, at which distance; `before` if that was within a smaller radius."""
+    """The columns of an image's result; `earlier` is its result within a smaller radius, if broken there."""
     broken_by, prediction, distance = ROBUST, clean["prediction"], 0.0
     if not correct:
         broken_by = WRONG_BEFORE
-    elif before is not None:
-        return {**before, "robust": 0.0, "worst": -1}
+    elif earlier is not None:
+        return {**earlier, "robust": 0.0, "worst": -1}
     else:
         for attack, row in zip(attacks, tried, strict=True):
             distance = row.get("distance", distance)
@@ -214,8 +234,8 @@ def _judged(
 
 
 def _judged_randomized(clean: Row, tried: Sequence[Row], attacks: Sequence[NamedAttack]) -> Row:
-    """The attempt on which a randomized model is correct least often, and how often on fresh samples; -1 is clean."""
-    attempts: list[tuple[int, Row]] = [(-1, clean), *((place, row) for place, row in enumerate(tried) if row)]
+    """The same for a randomized model: the attempt (-1: clean) on which it is least often correct, scored afresh."""
+    attempts: list[tuple[int, Row]] = [(-1, clean), *((number, row) for number, row in enumerate(tried) if row)]
     worst, row = min(attempts, key=lambda attempt: attempt[1]["correct_selected"])
     robust = row["correct_scored"]
     name, distance = (WRONG_BEFORE, 0.0) if worst == -1 else (attacks[worst].name, row["distance"])
@@ -229,25 +249,25 @@ def _judged_randomized(clean: Row, tried: Sequence[Row], attacks: Sequence[Named
 
 
 def _broken_within(store: ResultStore | None) -> dict[int, Row]:
-    """The images that were broken within a smaller radius, and how."""
+    """The images with an adversarial example in the results of a smaller radius, and what broke them."""
     if store is None:
         return {}
     _, rows = store.read_verified()
     names = ("prediction", "broken_by", "distance")
     result = {
-        image: dict(zip(names, values, strict=True))
-        for image, *values in zip(rows["index"], *(rows[name] for name in names), strict=True)
+        index: dict(zip(names, values, strict=True))
+        for index, *values in zip(rows["index"], *(rows[name] for name in names), strict=True)
     }
-    return {image: row for image, row in result.items() if row["broken_by"] not in (ROBUST, WRONG_BEFORE)}
+    return {index: row for index, row in result.items() if row["broken_by"] not in (ROBUST, WRONG_BEFORE)}
 
 
 # --------------------------------------------------------------------- records
 
 
-def _attack_record(attack: NamedAttack, place: int, rows: Mapping[str, Sequence[Any]]) -> AttackRecord:
-    costs = {cost: [of_image[place] for of_image in rows[cost]] for cost in COSTS}
+def _attack_record(attack: NamedAttack, number: int, rows: Mapping[str, Sequence[Any]]) -> AttackRecord:
+    costs = {cost: [of_image[number] for of_image in rows[cost]] for cost in COSTS}
     seconds = round(sum(costs.pop("seconds")), 3)
-    # images broken by it within a smaller radius were not tried again
+    # images that it broke within a smaller radius are not attacked again
     broken = zip(rows["broken_by"], costs["forwards"], strict=True)
     return AttackRecord(
         attack.name,
@@ -269,15 +289,16 @@ def _attack_flags(attacks: Sequence[AttackRecord], n: int) -> list[Flag]:
     for attack in plain:
         without_gradients = attack.backwards == 0 and attack.forwards
         had_gradients = any(other.backwards for other in attacks[: attacks.index(attack)])
-        if without_gradients and attack.broken > _SQUARE_MARGIN * n and had_gradients:
+        if without_gradients and attack.broken > _FLAG_MARGIN * n and had_gradients:
             sentence = (
-                f"{attack.name} broke {attack.broken} images that every gradient attack had left: the gradients mislead"
+                f"{attack.name} broke {attack.broken} images that every gradient attack had left: "
+                "gradients may be masked"
             )
             flags.append(Flag("square-stronger", sentence, {"images": attack.broken, "of": n}))
     broken = sum(attack.broken for attack in attacks if attack not in plain)
-    if broken > _SQUARE_MARGIN * n:
+    if broken > _FLAG_MARGIN * n:
         sentence = (
-            f"attacks that learned from the rescaled model broke {broken} images that all others had left: "
+            f"attacks with gradients of the rescaled model broke {broken} images that all others had left: "
             "gradients are masked by attention, or a second random start was enough"
         )
         flags.append(Flag("scaled-stronger", sentence, {"images": broken, "of": n}))
@@ -287,82 +308,28 @@ def _attack_flags(attacks: Sequence[AttackRecord], n: int) -> list[Flag]:
 # ------------------------------------------------------------------ evaluations
 
 
-def evaluate_suite(
-    suite: Suite, ctx: Context, open_store: OpenStore, *, scaling: Scaling | None = None
-) -> list[SuiteRecord]:
-    """Carry out a suite, once or at each of its radii; what is finished is only read.
-
-    Args:
-        suite: The suite.
-        ctx: The model, the images and the threat.
-        open_store: Opens the store of an evaluation by its name, such as `Run.results`.
-        scaling: Attack robust images once more, learning from a rescaled model; in addition, as separate evaluations,
-            the rescaled model takes the model's place, which is how the paper scores.
-
-    Returns:
-        The records, smallest radius first.
-    """
-    with without_caller_modes(ctx.model):
-        if not isinstance(suite, AttackSuite):
-            return [run_suite(suite, replace(ctx, store=open_store(suite.name), name=suite.name))]
-        if scaling is None or not suite.attacks:
-            return _at_radii(suite, ctx, open_store)
-        ctx = replace(ctx, engine=in_float32(ctx.engine))
-        factors = factors_record(replace(ctx, store=open_store("factors")), scaling)
-        paper = replace(ctx, model=rescale_model(ctx.model, factors_of(factors)))
-        flags = search_flags(factors, ctx.model)
-        return [
-            *_at_radii(replace(suite, scaling=factors), ctx, open_store, flags=flags),
-            *_at_radii(replace(suite, keep_images=False), paper, open_store, f"-{PAPER_PROTOCOL}", flags=flags),
-        ]
-
-
-def refuse_suite(
-    suite: Suite,
-    model: nn.Module,
-    data: DataSet,
-    *,
-    threat: Threat | None,
-    split: str = "test",
-    scaling: Scaling | None = None,
-) -> None:
-    """Raise a UsageError if a suite cannot be carried out; for callers that have not claimed a run folder yet.
-
-    That model and data have the same classes, and names that can be written, is checked once for all suites.
-    """
-    images, within = data.split(split), [threat]
-    refuse_empty(images, f"the {split} split of {data.spec}", "evaluate")
-    if suite.needs_threat and threat is None:
-        raise threat_needed(suite.name)
-    if isinstance(suite, AttackSuite):
-        within = suite.threats(threat)
-        for one in within:
-            suite.stages(one)
-        if scaling is not None and suite.attacks:
-            require_taps(model)
-    for one in within if suite.needs_threat else ():
-        assert one is not None
-        check_size(one, (3, *images.pixels.image_size))
-    suite.refuse(model, data, split)
-
-
-def _at_radii(
+def _evaluate_radii(
     suite: AttackSuite, ctx: Context, open_store: OpenStore, suffix: str = "", *, flags: Sequence[Flag] = ()
 ) -> list[SuiteRecord]:
     """One evaluation per radius, smallest first; images broken within one are not attacked within the next.
 
-    With a `suffix` in their names, or the numbers of another model would join the model's curve. All get the `flags`.
+    Args:
+        suite: The suite.
+        ctx: The model, the images and the threat.
+        open_store: Opens the store of an evaluation by its name.
+        suffix: Appended to the names, to keep the numbers of the rescaled model apart from the model's own.
+        flags: Added to every evaluation.
     """
     records: list[SuiteRecord] = []
     smaller: ResultStore | None = None
     for threat in suite.threats(ctx.threat):
         name = evaluation_name(suite.name, threat) + suffix
-        at = replace(ctx, threat=threat, store=open_store(name), name=name, smaller=smaller)
-        at.add_flags(flags)
-        records.append(run_suite(replace(suite, name=suite.name + suffix), at))
-        if at.store.folder is not None and threat is not None:
-            _finish_images(suite, at)
-        smaller = at.store
+        radius_ctx = replace(ctx, threat=threat, store=open_store(name), name=name, smaller=smaller)
+        radius_ctx.add_flags(flags)
+        records.append(run_suite(replace(suite, name=suite.name + suffix), radius_ctx))
+        if radius_ctx.store.folder is not None and threat is not None:
+            _finish_images(suite, radius_ctx)
+        smaller = radius_ctx.store
     return records
 
 
@@ -376,11 +343,6 @@ def _finish_images(suite: AttackSuite, ctx: Context) -> None:
     ctx.ranks.barrier()
     if suite.keep_images:
         refuse_missing(ctx.store, _broken_within(ctx.store))
-
-
-def evaluation_name(suite: str, threat: Threat | None) -> str:
-    """What the evaluation of a suite within a threat is called: `quick-linf-8_255`."""
-    return suite if threat is None else f"{suite}-{str(threat).replace(':', '-').replace('/', '_')}"
 
 
 _QUICK = (

@@ -1,10 +1,10 @@
-"""Accuracy under the corruptions of ImageNet-C: computed by vitadel, or read from the files their authors released.
+"""Accuracy under the corruptions of ImageNet-C: computed by vitadel, or read from the released files.
 
 Nineteen corruptions at five severities (Hendrycks & Dietterich 2019, arXiv:1903.12261): fifteen make the 75 cells of
-the benchmark, four more the 95 that some papers average over. What changes the numbers is recorded with them: whether
-the images were made or read, the table of severities, the round trip through JPEG that the released files went through
-(`jpeg=85`), whose frost it was. mCE divides by AlexNet's errors, corruption by corruption and by name; they are known
-for ImageNet's fifteen at all five severities, and without them there is no mCE.
+the benchmark; with four extra ones there are 95, over which some papers average. Everything that changes the numbers is
+recorded: whether images were computed or read, the table of severities, the JPEG compression that the released files
+went through (`jpeg=85`), and the source of the frost. mCE divides by AlexNet's error for each corruption. These errors
+are known for ImageNet's fifteen corruptions at all five severities; otherwise there is no mCE.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ _SMALLEST = 16
 _CLEAN = "clean"
 _UNREADABLE = -1  # the prediction on a file that cannot be read
 _SHOWN_SEVERITY = 3
-# columns of the rows by which models are compared, besides the main one
+# columns of the rows by which models are compared, besides `correct`
 _ALL, _MCE = "correct_in_all", "mce"
 
 CorruptionLevel = tuple[str, int]  # a corruption and a severity
@@ -54,14 +54,14 @@ class Corruptions:
     """Accuracy under each corruption at each severity, their means, and mCE where it is defined.
 
     Args:
-        names: Corruptions; all if none is named.
+        names: Corruptions; all if empty.
         severities: Severities from 1 to 5.
         extra: Whether the four corruptions beyond the fifteen of the benchmark are included.
-        table: Table of severities, `imagenet` or `cifar`; by the size of the images if not given.
-        jpeg: Quality of a round trip through JPEG after the corruption; that of the released files is 85.
-        frost: Folder of photographs for the frost, which is procedural without them, and then not that of ImageNet-C.
-        files: Folder of ImageNet-C, CIFAR-10-C or CIFAR-100-C that is read; without it the corruptions are computed.
-        skip: Whether files of that folder that cannot be read are left out and counted.
+        table: Table of severities, `imagenet` or `cifar`; chosen by the image size if not given.
+        jpeg: Quality of JPEG compression after the corruption; that of the released files is 85.
+        frost: Folder of photographs for the frost; without it the frost is procedural, unlike that of ImageNet-C.
+        files: Folder of ImageNet-C, CIFAR-10-C or CIFAR-100-C to read; without it the corruptions are computed.
+        skip: Whether unreadable files of that folder are skipped and counted.
     """
 
     name: ClassVar[str] = "corruptions"
@@ -90,10 +90,10 @@ class Corruptions:
         if self.files is not None and (self.table or self.jpeg or self.frost):
             raise UsageError("the images in files= are corrupted already. Leave table, jpeg and frost out.")
         if self.skip and self.files is None:
-            raise UsageError("skip=true is about files=, and none are named. Leave it out, or say --skip-unreadable.")
+            raise UsageError("skip=true is about files=, and none are named. Leave it out, or write --skip-unreadable.")
         if not self.cells:
             raise UsageError(f"extra=false leaves nothing of {', '.join(self.names)}. Leave it out.")
-        for _ in self._corruptions():  # each refuses settings that make no sense
+        for _ in self._corruptions():  # each checks its settings
             pass
 
     @property
@@ -108,7 +108,7 @@ class Corruptions:
         return sorted(set(self.severities))
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
-        """Images that are too small, and released files that do not fit the images."""
+        """Raise a UsageError if images are too small, or if released files do not match them."""
         images = data.split(split)
         if min(images.pixels.image_size) < _SMALLEST:
             raise UsageError(
@@ -131,7 +131,7 @@ class Corruptions:
         return hashes
 
     def run(self, ctx: Context) -> None:
-        """Predictions on every image and on it in every cell."""
+        """Predictions on clean images and in every cell."""
         works: dict[str, Work] = {_CLEAN: lambda batch: {"prediction": ctx.predict(batch.x)}}
         released = self._released_of(ctx)
         for cell, corruption in zip(self.cells, self._corruptions(), strict=True):
@@ -142,7 +142,7 @@ class Corruptions:
         ctx.map_tables(works)
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
-        """All predictions, the share of cells in which each image is classified correctly, and what it adds to mCE."""
+        """All predictions, the share of cells in which each image is classified correctly, and its summand of mCE."""
         results = self._results(ctx)
         more: dict[str, Sequence[object]] = {_ALL: results.shares(self.cells).tolist()}
         if self._undefined(ctx) is None:
@@ -155,7 +155,7 @@ class Corruptions:
         }
 
     def summarize(self, ctx: Context) -> SuiteRecord:
-        """Mean accuracies over cells and groups of them, and mCE where it is defined."""
+        """Mean accuracies over all cells and over groups of cells, and mCE if it is defined."""
         results = self._results(ctx)
         measures = self._measures(ctx, results)
         worst = min(results.cells, key=lambda cell: results.mean([cell]).accuracy)
@@ -200,7 +200,7 @@ class Corruptions:
         return {"prediction": torch.cat([torch.tensor([_UNREADABLE]) if x is None else ctx.predict(x) for x in alone])}
 
     def _read(self, images: Split, index: Tensor) -> Tensor | None:
-        """Released files; None if one of them cannot be read and may be skipped."""
+        """Images of released files; None if one cannot be read and may be skipped."""
         try:
             return images.images(index)
         except UsageError:
@@ -217,7 +217,7 @@ class Corruptions:
     def _results(self, ctx: Context) -> "_Results":
         predictions, labels = self._predictions(ctx), ctx.images.labels.numpy()[:, None]
         correct = np.where(predictions == _UNREADABLE, np.nan, predictions == labels)
-        # a cell without a readable file has no accuracy, and a mean without it is another number
+        # a cell without a readable file has no accuracy, and a mean without it would not be comparable
         unreadable = [
             f"{name}/{severity}"
             for (name, severity), one in zip(self.cells, correct.T, strict=True)
@@ -231,7 +231,7 @@ class Corruptions:
         return _Results(self.cells, correct, np.array(ctx.correct(ctx.table(_CLEAN)["prediction"])))
 
     def _measures(self, ctx: Context, results: "_Results") -> list[Measure]:
-        """The mean over the benchmark's cells is the main one."""
+        """All measures; the main one is the mean over the benchmark's cells."""
         common, everything = results.common, self.cells
         main = common or everything
         measures = [Measure.of(f"mean over {len(main)} cells", results.mean(main), main=True)]
@@ -243,7 +243,7 @@ class Corruptions:
         return measures
 
     def _undefined(self, ctx: Context) -> str | None:
-        """Why there is no mCE, if there is none."""
+        """The reason why mCE is undefined; None if it is defined."""
         if ctx.data is None or ctx.data.classes != wnids():
             return "undefined: AlexNet's errors are known for the 1000 classes of ImageNet only"
         if self.files is None and next(self._corruptions()).table_for(*ctx.image_size) != "imagenet":
@@ -298,10 +298,10 @@ class Corruptions:
         for name in results.names:
             mean = results.mean(results.of_name(name))
             shares = [100 * one for one in (mean.accuracy, mean.low, mean.high)]
-            with_base = defined and name in ALEXNET_ERRORS
-            error = 100 * (1 - mean.accuracy) / ALEXNET_ERRORS[name] if with_base else None
+            has_baseline = defined and name in ALEXNET_ERRORS
+            error = 100 * (1 - mean.accuracy) / ALEXNET_ERRORS[name] if has_baseline else None
             rows.append([name, CORRUPTIONS[name].group, *shares, error])
-        caption = "Means over severities. CE is the error in percent of AlexNet's, where that is known."
+        caption = "Means over severities. CE is the error in percent of AlexNet's error, where that is known."
         columns = ["corruption", "group", "accuracy, %", "low", "high", "CE"]
         return Table("Accuracy per corruption", caption, columns, rows, digits=1)
 
@@ -344,7 +344,7 @@ class _Results:
 
     @property
     def groups(self) -> dict[str, list[CorruptionLevel]]:
-        """The cells by group, of those groups that have any."""
+        """The cells by group, without empty groups."""
         cells = {group: [cell for cell in self.cells if CORRUPTIONS[cell[0]].group == group] for group in GROUPS}
         return {group: some for group, some in cells.items() if some}
 
@@ -353,7 +353,7 @@ class _Results:
         return [cell for cell in self.cells if cell[0] == name]
 
     def shares(self, cells: Sequence[CorruptionLevel]) -> Numbers:
-        """[n] the share of some cells in which an image is correct, NaN if none can be read."""
+        """[n] the share of some cells in which each image is correct; NaN if none can be read."""
         some = self.correct[:, [self.cells.index(cell) for cell in cells]]
         with np.errstate(invalid="ignore"):
             shares: Numbers = np.nansum(some, 1) / (~np.isnan(some)).sum(1)
@@ -369,7 +369,7 @@ class _Results:
         return {name: 1 - self.shares(self.of_name(name)) for name in ALEXNET_ERRORS}
 
     def corruption_errors(self) -> list[Measure]:
-        """mCE and its relative, in percent; both are means over images, so their intervals are too."""
+        """mCE and relative mCE in percent, with intervals over images."""
         measures = []
         for name, values, column in (
             ("mCE", mean_corruption_error(self.errors), _MCE),

@@ -1,10 +1,10 @@
-"""Attacks of one gray level: too small to be seen, and often enough to fool a model.
+"""Attacks within one gray level: invisible perturbations that often change the prediction.
 
 Bhojanapalli et al. 2021 (arXiv:2103.14586): every pixel value may change by one of 256 gray levels. FGSM takes one
 step; PGD takes eight of an eighth of a level each along the sign of the cross-entropy's gradient, from the image itself
-and without a random start, so that it cannot leave the ball. The paper does not say which iterate is evaluated, and
-plain PGD returns the last. Both attack the same images: unlike in AutoAttack, what FGSM breaks is attacked by PGD too.
-An image that is misclassified without an attack counts as wrong.
+and without a random start, so that it cannot leave the ball. The paper does not say which iterate is evaluated; plain
+PGD returns the last. Unlike in AutoAttack, both attack the same images. An image that is misclassified without an
+attack counts as wrong.
 """
 
 import enum
@@ -63,7 +63,7 @@ class GrayLevel:
 
     @property
     def threat(self) -> Linf:
-        """The ball of that many gray levels."""
+        """The Linf ball with a radius of `levels`."""
         return Linf(self.levels / _GRAY)
 
     @property
@@ -75,10 +75,10 @@ class GrayLevel:
         return {"fgsm": FGSM(), "pgd": pgd}
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
-        """Any model and any data will do."""
+        """All models and data are supported."""
 
     def run(self, ctx: Context) -> None:
-        """Predictions without an attack and under each; an image that is wrong anyway is not attacked."""
+        """Predictions without an attack and under each; misclassified images are not attacked."""
 
         def predictions(batch: Batch) -> dict[str, Tensor]:
             clean_B = ctx.predict(batch.x)
@@ -93,7 +93,7 @@ class GrayLevel:
         ctx.map(_TABLE, predictions)
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
-        """The predictions, and which of them are correct; PGD's is the main verdict."""
+        """The predictions, and whether they are correct; `prediction` and `correct` are those under PGD."""
         table = ctx.table(_TABLE)
         return {
             "clean_prediction": table["clean"],
@@ -104,7 +104,7 @@ class GrayLevel:
         }
 
     def summarize(self, ctx: Context) -> SuiteRecord:
-        """The accuracies, and a flag if PGD is weaker than its first step should be."""
+        """The accuracies, and a flag if PGD is weaker than FGSM."""
         table = ctx.table(_TABLE)
         clean, fgsm, pgd = (accuracy_of(ctx.correct(table[name])) for name in ("clean", "fgsm", "pgd"))
         size = f"{self.levels:g} gray level{'' if self.levels == 1 else 's'}"
@@ -151,8 +151,8 @@ class GrayLevel:
 
 
 def _weaker_than_fgsm(fgsm: Accuracy, pgd: Accuracy) -> list[Flag]:
-    """More steps of the same kind should never break fewer images."""
+    """A flag if PGD breaks fewer images than a single step, which indicates masked gradients."""
     if pgd.correct <= fgsm.correct:
         return []
-    sentence = f"PGD left {pgd.correct} images robust and a single step only {fgsm.correct}: the gradient misleads"
+    sentence = f"PGD left {pgd.correct} images robust and a single step only {fgsm.correct}: gradients may be masked"
     return [Flag("pgd-weaker-than-fgsm", sentence, {"pgd": pgd.correct, "fgsm": fgsm.correct})]

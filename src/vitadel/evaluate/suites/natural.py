@@ -1,10 +1,10 @@
-"""Real images that are hard by nature: ImageNet-A, ImageNet-R, and any others of one's own.
+"""Natural images that are hard to classify: ImageNet-A, ImageNet-R, or a user's own.
 
-ImageNet-A (Hendrycks et al. 2021, arXiv:1907.07174) has 7500 photographs that a ResNet-50 got wrong, ImageNet-R
-(arXiv:2006.16241) 30000 paintings, toys, sketches and other renditions, each of 200 of the 1000 classes. The authors
-choose among those 200; others choose among all 1000 and count a prediction outside as wrong, which costs a ResNet-50
-a third of its accuracy on ImageNet-R. Both come from one pass and both are reported. A label is the number of a
-folder's wnid among the 1000, never that of the folder in a listing.
+ImageNet-A (Hendrycks et al. 2021, arXiv:1907.07174) has 7500 photographs that a ResNet-50 misclassifies, ImageNet-R
+(arXiv:2006.16241) 30000 paintings, toys, sketches and other renditions; both have 200 of the 1000 classes. The authors
+take the prediction among those 200; others take it among all 1000, which costs a ResNet-50 a third of its accuracy on
+ImageNet-R. Both are computed from one forward pass and reported. A label is the number of a folder's wnid among the
+1000, not the number of the folder in a listing.
 """
 
 import enum
@@ -33,7 +33,7 @@ _IMAGES = 10  # shown
 
 
 class LabelSpace(enum.Enum):
-    """The classes among which the prediction is chosen: a subset, or all that the model knows."""
+    """The classes among which the prediction is chosen: a subset, or all classes of the model."""
 
     SUBSET = "subset"
     ALL = "all"
@@ -41,10 +41,10 @@ class LabelSpace(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NaturalAdversarial:
-    """Accuracy on hard images, with predictions among the classes that occur, and among all that the model knows.
+    """Accuracy on hard images, with predictions among the classes that occur, and among all classes of the model.
 
     Args:
-        label_space: Which is the main number: `subset`, among the classes that occur, or `all`.
+        label_space: The main measure: `subset`, among the classes that occur, or `all`.
     """
 
     name: ClassVar[str] = "natural-adversarial"
@@ -57,18 +57,18 @@ class NaturalAdversarial:
     label_space: LabelSpace = LabelSpace.SUBSET
 
     def members(self, data: DataSet, images: Images) -> list[int]:
-        """The classes to choose among, as labels."""
+        """The labels of the subset."""
         return sorted(set(images.labels.tolist()))
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
-        """Images of one class leave nothing to choose among."""
+        """Raise a UsageError if all images have one class."""
         if len(self.members(data, data.split(split))) < 2:
             raise UsageError(
                 f"{data.spec} has images of one class only, so there is nothing to choose among. Give more."
             )
 
     def run(self, ctx: Context) -> None:
-        """One forward pass gives the prediction among all classes and among the members."""
+        """Predictions among all classes and among the subset, from one forward pass."""
         members = torch.tensor(self._members(ctx))
 
         def predictions(batch: Batch) -> dict[str, object]:
@@ -82,7 +82,7 @@ class NaturalAdversarial:
         ctx.map(_TABLE, predictions)
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
-        """Both predictions, and which of them are correct."""
+        """Both predictions, and whether they are correct."""
         table, correct = ctx.table(_TABLE), self._correct(ctx)
         return {
             "clean_prediction": table["prediction"],
@@ -93,7 +93,7 @@ class NaturalAdversarial:
         }
 
     def summarize(self, ctx: Context) -> SuiteRecord:
-        """The accuracy in either label space, one of which is the main number."""
+        """The accuracy in both label spaces."""
         table, correct, members = ctx.table(_TABLE), self._correct(ctx), self._members(ctx)
         classes = table["classes"][0]
         shares = {space: accuracy_of(correct[space]) for space in LabelSpace}
@@ -140,7 +140,7 @@ class NaturalAdversarial:
 
 
 class _Released(NaturalAdversarial):
-    """A released data set: its 200 classes, also those without images here."""
+    """A released data set with 200 classes, some of which may have no images here."""
 
     __slots__ = ()
 
@@ -150,7 +150,7 @@ class _Released(NaturalAdversarial):
         return [label[name] for name in subset_wnids(self.name)]
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
-        """Other images, and models that do not know ImageNet's classes."""
+        """Raise a UsageError for other images, and for models without ImageNet's classes."""
         if data.classes != wnids() or not set(data.split(split).labels.tolist()) <= set(self.members(data, data.test)):
             raise UsageError(
                 f"suite {self.name} is about the 200 classes of {self.name}, and {data.spec} has others. "
@@ -166,10 +166,10 @@ class _Released(NaturalAdversarial):
 
 @dataclass(frozen=True, slots=True)
 class ImageNetA(_Released):
-    """Accuracy on ImageNet-A, among its 200 classes and among all 1000, from one pass.
+    """Accuracy on ImageNet-A, among its 200 classes and among all 1000.
 
     Args:
-        label_space: Which is the main number: `subset`, as its authors have it, or `all`.
+        label_space: The main measure: `subset`, as its authors report, or `all`.
     """
 
     name: ClassVar[str] = "imagenet-a"
@@ -179,10 +179,10 @@ class ImageNetA(_Released):
 
 @dataclass(frozen=True, slots=True)
 class ImageNetR(_Released):
-    """Accuracy on ImageNet-R, among its 200 classes and among all 1000, from one pass.
+    """Accuracy on ImageNet-R, among its 200 classes and among all 1000.
 
     Args:
-        label_space: Which is the main number: `subset`, as its authors have it, or `all`.
+        label_space: The main measure: `subset`, as its authors report, or `all`.
     """
 
     name: ClassVar[str] = "imagenet-r"
@@ -192,11 +192,12 @@ class ImageNetR(_Released):
 
 def _hardest_classes(ctx: Context, correct: Sequence[float]) -> Table:
     labels = ctx.images.labels.tolist()
-    counts, hits = Counter(labels), Counter(label for label, one in zip(labels, correct, strict=True) if one)
-    order = sorted(counts, key=lambda label: (hits[label] / counts[label], label))[:_HARDEST]
-    shares = {label: accuracy(hits[label], counts[label]) for label in order}
+    counts = Counter(labels)
+    num_correct = Counter(label for label, is_correct in zip(labels, correct, strict=True) if is_correct)
+    order = sorted(counts, key=lambda label: (num_correct[label] / counts[label], label))[:_HARDEST]
+    accuracies = {label: accuracy(num_correct[label], counts[label]) for label in order}
     rows: list[list[Cell]] = [
-        [ctx.class_name(label), one.n, one.accuracy, one.low, one.high] for label, one in shares.items()
+        [ctx.class_name(label), one.n, one.accuracy, one.low, one.high] for label, one in accuracies.items()
     ]
     columns = ["class", "images", "accuracy", "low", "high"]
     return Table("The hardest classes", f"Of {len(counts)} classes with images, the ten lowest.", columns, rows)
@@ -211,11 +212,11 @@ def _pictures(ctx: Context, predictions: Sequence[int]) -> Pictures:
         name = ctx.class_name(label)
         wrong = "" if prediction == label else f", predicted as {ctx.class_name(prediction)}"
         shown.append(picture(image, name + wrong))
-    return Pictures.grid("The first images", "With their class, and the prediction where it is another.", shown)
+    return Pictures.grid("The first images", "With their class, and the prediction if it is wrong.", shown)
 
 
 def _missing_classes(ctx: Context, members: Sequence[int]) -> list[Flag]:
-    """A class without images is predicted at times and never correct: the number is another one."""
+    """A flag if classes have no images: they may be predicted, so the accuracy is not comparable."""
     present = set(ctx.images.labels.tolist())
     absent = [ctx.class_name(label) for label in members if label not in present]
     if not absent:

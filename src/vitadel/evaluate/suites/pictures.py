@@ -1,4 +1,4 @@
-"""Pictures that several suites show: always the first images, not selected ones."""
+"""Pictures of several suites: always the first images, not selected ones."""
 
 import torch
 from torch import Tensor
@@ -13,12 +13,12 @@ _ATTACKED = 6  # images
 
 
 def first_images(ctx: Context, count: int) -> Tensor:
-    """The index of each of the first images, as many as there are."""
+    """The indices of the first images, at most `count`."""
     return torch.arange(min(count, len(ctx.images)))
 
 
 def picture(image: Tensor, note: str = "") -> Picture:
-    """An image [3, H, W] in [0, 1], made smaller if it is large."""
+    """An image [3, H, W] in [0, 1], scaled down if it is large."""
     return Picture.of(thumbnail(image).cpu().numpy(), note=note)
 
 

@@ -1,11 +1,11 @@
-"""Shape bias: images with the shape of one class and the texture of another, and which of them a model predicts.
+"""Shape bias: does a model classify images with the shape of one class and the texture of another by the shape?
 
-Geirhos et al. 2019 (arXiv:1811.12231) made 1280 such stimuli of 16 classes: 1200 conflicts, and 80 where shape and
-texture agree. A model of ImageNet's 1000 classes decides for the one of 16 whose members have the highest mean
-probability (207 of the 1000 are members). Two numbers go by similar names:
+Geirhos et al. 2019 (arXiv:1811.12231) created 1280 such stimuli of 16 classes: 1200 conflicts, and 80 where shape and
+texture agree. The decision of a model with ImageNet's 1000 classes is the one of 16 whose members have the highest mean
+probability (207 of the 1000 are members). Two measures have similar names:
 
 shape accuracy   decisions for the shape among all 1280, the 80 included (Bhojanapalli et al. 2021, arXiv:2103.14586)
-shape bias       decisions for the shape among those for shape or texture, of the 1200 conflicts alone (the field)
+shape bias       decisions for the shape among those for shape or texture, on the 1200 conflicts only (common usage)
 """
 
 import hashlib
@@ -59,11 +59,11 @@ _MEMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class ShapeBias:
-    """Shape accuracy as in the paper and shape bias as in the field, on the cue-conflict stimuli.
+    """Shape accuracy as in the paper and shape bias as commonly defined, on the cue-conflict stimuli.
 
     Args:
-        mapping: Text file for models whose classes are not ImageNet's 1000: per class of the 16 a line with its name
-            and the model's class numbers, such as `bear 294-297` or `boat 472 554`.
+        mapping: Text file for models whose classes are not ImageNet's 1000: for each of the 16 classes a line with its
+            name and the model's class numbers, such as `bear 294-297` or `boat 472 554`.
     """
 
     name: ClassVar[str] = "shape-bias"
@@ -78,7 +78,7 @@ class ShapeBias:
         return _numbers(_MEMBERS) if self.mapping is None else read_mapping(Path(self.mapping).expanduser())
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
-        """Other images, and models whose classes the mapping does not know."""
+        """Raise a UsageError for other images, and for models whose classes do not match the mapping."""
         if data.classes != SHAPES:
             raise UsageError(
                 f"suite {self.name} is about cue-conflict stimuli, and {data.spec} are none. "
@@ -88,8 +88,8 @@ class ShapeBias:
         highest = max(max(members) for members in self.members().values())
         if self.mapping is None and known not in (None, _CLASSES):
             raise UsageError(
-                f"the model has {known} classes, not the 1000 of ImageNet. Say which of them are which with "
-                "shape-bias:mapping=FILE, a line per class of the 16 such as `bear 3 7-9`."
+                f"the model has {known} classes, not the 1000 of ImageNet. Write shape-bias:mapping=FILE with a file "
+                "that has a line for each of the 16 classes, such as `bear 3 7-9`."
             )
         if known is not None and highest >= known:
             raise UsageError(
@@ -101,11 +101,11 @@ class ShapeBias:
         """A hash of the mapping."""
         if self.mapping is None:
             return {}
-        members = self.members()  # read once more, so that what cannot be read is refused in its words
+        members = self.members()  # raises the error of an unreadable file
         return {"mapping": hashlib.sha256(json.dumps(members, sort_keys=True).encode()).hexdigest()}
 
     def run(self, ctx: Context) -> None:
-        """The prediction among all classes of the model, and the decision for one of the 16."""
+        """The prediction among all classes of the model, and the decision among the 16."""
         members = self.members()
         highest = max(max(one) for one in members.values())
 
@@ -132,7 +132,7 @@ class ShapeBias:
         }
 
     def summarize(self, ctx: Context) -> SuiteRecord:
-        """Shape accuracy, shape bias, and what else was decided for."""
+        """Shape accuracy, shape bias, and the fractions of all other decisions."""
         counts = _Decisions.of(ctx)
         bias, conflicts = counts.shape_bias(), int(counts.conflicts.sum())
         shape = accuracy_of((counts.decisions == counts.shapes).astype(float).tolist())
@@ -204,7 +204,7 @@ class _Decisions:
         return self.conflicts & ~self.for_shape & ~self.for_texture
 
     def shape_bias(self, shape: int | None = None) -> Accuracy | None:
-        """Over all conflicts, or over those of one shape; None where nothing was decided for either."""
+        """Shape bias over all conflicts, or those of one shape; None without decisions for shape or texture."""
         chosen = np.ones_like(self.conflicts) if shape is None else self.shapes == shape
         by_shape, by_texture = int((self.for_shape & chosen).sum()), int((self.for_texture & chosen).sum())
         return accuracy(by_shape, by_shape + by_texture) if by_shape + by_texture else None
@@ -266,7 +266,7 @@ def _pictures(ctx: Context, counts: _Decisions) -> Pictures:
             SHAPES[labels[number]] for labels in (counts.shapes, counts.textures, counts.decisions)
         )
         shown.append(picture(image, f"{shape} of {texture}: {decision}"))
-    return Pictures.grid("The first stimuli", "Shape, texture, and what the model decided for.", shown)
+    return Pictures.grid("The first stimuli", "Shape, texture, and the model's decision.", shown)
 
 
 def _incomplete(count: int) -> list[Flag]:
@@ -305,12 +305,12 @@ def read_mapping(path: Path) -> dict[str, list[int]]:
         name, _, rest = line.partition(" ")
         if name not in SHAPES or name in written or not _are_numbers(rest):
             raise UsageError(
-                f"cannot read {line!r} in the mapping {path}. Write each of the 16 classes once, and behind it numbers "
+                f"cannot read {line!r} in the mapping {path}. Write each of the 16 classes once, followed by numbers "
                 "of the model's classes, such as `bear 294-297`."
             )
         written[name] = rest
     if absent := [name for name in SHAPES if name not in written]:
         raise UsageError(
-            f"the mapping {path} has no line for {', '.join(absent)}. Add it: a choice among fewer is another one."
+            f"the mapping {path} has no line for {', '.join(absent)}. Add it: the decision is among all 16."
         )
     return _numbers(written)

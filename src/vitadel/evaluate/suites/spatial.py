@@ -1,15 +1,15 @@
-"""Rotations and translations: is there a small movement of the camera that fools the model?
+"""Rotations and translations: is there a small rotation and translation that fools the model?
 
 The grid of Bhojanapalli et al. 2021 (arXiv:2103.14586), after Engstrom et al. 2019 (arXiv:1712.02779): 9 x 9
 translations of up to 16 pixels and 31 rotations of up to 30 degrees, 2511 transformations of which the identity is one.
-A model is robust on an image if it is correct under each. Images of less than 128 px have the same grid scaled to 3
+A model is robust on an image if it is correct under all of them. On images of less than 128 px the grid is scaled to 3
 pixels of 32, Engstrom's on CIFAR.
 
-Nothing is computed that cannot change the result: the search on an image ends with the first transformation that fools
-the model. The first `grid_images` images are evaluated on the whole grid, which gives the accuracy per transformation,
-and the order of the search on all others: greedily the one that fools the model on most of those grid images on which
-no earlier one does. Transformations are tried in blocks of 1, 2, 4 ... 64, so what is computed for an image depends on
-that order alone, not on batches. The result is that of the whole grid.
+The search on an image ends with the first transformation that fools the model, which gives the same result as the whole
+grid. The first `grid_images` images are evaluated on the whole grid. This gives the accuracy per transformation, and
+the order of the search on all other images: greedily, the transformation that fools the model on most grid images that
+are still robust. Transformations are tried in blocks of 1, 2, 4 ... 64, so the computation for an image depends on that
+order only, not on batches.
 
 Shape letters: B images, M transformations, N grid images.
 """
@@ -34,7 +34,7 @@ from vitadel.shifts import RotateTranslate, rotated_translated
 
 _MAX_TRANSLATION, _SMALL, _SMALL_SHARE = 16.0, 128, 3 / 32
 _LONGEST_BLOCK = 64
-_ROBUST = -1  # in the place of the transformation that fools the model
+_ROBUST = -1  # instead of the number of a transformation that fools the model
 _IMAGES = 6  # shown
 
 
@@ -43,11 +43,11 @@ class Spatial:
     """Accuracy under the worst rotation and translation of every image.
 
     Args:
-        max_translation: Largest translation in pixels; by the size of the images if not given.
+        max_translation: Largest translation in pixels; chosen by the image size if not given.
         max_rotation: Largest rotation in degrees.
-        translations: Translations per axis, evenly spaced, both ends and the middle included.
-        rotations: Rotations, evenly spaced, both ends and the middle included.
-        grid_images: Images that are evaluated under every transformation.
+        translations: Number of translations per axis, evenly spaced, including zero and both ends.
+        rotations: Number of rotations, evenly spaced, including zero and both ends.
+        grid_images: Number of images that are evaluated under every transformation.
     """
 
     former_names: ClassVar[dict[str, str]] = {
@@ -71,23 +71,23 @@ class Spatial:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        self.transformations(_SMALL)  # which refuses what makes no sense
+        self.transformations(_SMALL)  # checks the settings
         if self.translations * self.rotations < 2:
             raise UsageError("spatial needs more than the identity. Write translations=9,rotations=31.")
 
     def transformations(self, side: int) -> RotateTranslate:
         """The transformations of images whose shorter side has this number of pixels."""
-        usual = _MAX_TRANSLATION if side >= _SMALL else _SMALL_SHARE * side
-        length = usual if self.max_translation is None else self.max_translation
-        return RotateTranslate(length, self.max_rotation, self.translations, self.rotations)
+        default = _MAX_TRANSLATION if side >= _SMALL else _SMALL_SHARE * side
+        max_translation = default if self.max_translation is None else self.max_translation
+        return RotateTranslate(max_translation, self.max_rotation, self.translations, self.rotations)
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
-        """Any model and any data will do."""
+        """All models and data are supported."""
 
     # ---------------------------------------------------------------- running
 
     def run(self, ctx: Context) -> None:
-        """The whole grid for the first images; for the others a search that ends where the model is fooled."""
+        """The whole grid on the first images; on the others a search that ends when the model is fooled."""
         grid = self._grid(ctx)
         ctx.map("clean", lambda batch: {"prediction": ctx.predict(batch.x)})
         ctx.map(
@@ -109,11 +109,11 @@ class Spatial:
         return self.transformations(min(ctx.image_size)).grid()
 
     def _wrong_NM(self, ctx: Context) -> Tensor:
-        """Which of the grid images each transformation fools the model on."""
+        """[N, M]: whether each transformation fools the model on each grid image."""
         return torch.tensor(ctx.table("grid")["wrong"], dtype=torch.bool).view(-1, len(self._grid(ctx)))
 
     def _order(self, ctx: Context) -> Tensor:
-        """The numbers of all transformations but the identity in the order in which they are tried."""
+        """The numbers of all transformations except the identity, in the order of the search."""
         grid, wrong_NM = self._grid(ctx), self._wrong_NM(ctx)
         identity = len(grid) // 2
         order = most_effective_first(grid, wrong_NM[~wrong_NM[:, identity]])
@@ -122,7 +122,7 @@ class Spatial:
     # ---------------------------------------------------------------- results
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
-        """The transformation that fools the model on each image, and the forward passes it took."""
+        """The transformation that fools the model on each image, and the number of forward passes."""
         grid, (fooled_by, forwards) = self._grid(ctx), self._results(ctx)
         transforms = [None if number == _ROBUST else grid[number].tolist() for number in fooled_by]
         return {
@@ -136,7 +136,7 @@ class Spatial:
         }
 
     def _results(self, ctx: Context) -> tuple[list[int], list[int]]:
-        """Per image the number of the transformation that fools the model, and the forward passes."""
+        """For each image the number of the transformation that fools the model, and of forward passes."""
         order, wrong_NM, searched = self._order(ctx), self._wrong_NM(ctx), ctx.table("search").by_index()
         fooled_by, forwards = [], []
         for index, correct in enumerate(ctx.correct(ctx.table("clean")["prediction"])):
@@ -225,14 +225,12 @@ class Spatial:
 
 
 def misclassified(ctx: Context, batch: Batch, transform_M3: Tensor) -> Tensor:
-    """[B, M]: whether each image is misclassified under each transformation, `ctx.batch_size` of them at once."""
-    image, transform = torch.meshgrid(torch.arange(len(batch)), torch.arange(len(transform_M3)), indexing="ij")
+    """[B, M]: whether each image is misclassified under each transformation, in batches of `ctx.batch_size`."""
+    rows, columns = torch.meshgrid(torch.arange(len(batch)), torch.arange(len(transform_M3)), indexing="ij")
     wrong = []
-    for which, how in zip(
-        image.flatten().split(ctx.batch_size), transform.flatten().split(ctx.batch_size), strict=True
-    ):
-        x = rotated_translated(batch.x[which.to(ctx.device)], transform_M3[how])
-        wrong.append(ctx.predict(x) != batch.y.cpu()[which])
+    for row, column in zip(rows.flatten().split(ctx.batch_size), columns.flatten().split(ctx.batch_size), strict=True):
+        x = rotated_translated(batch.x[row.to(ctx.device)], transform_M3[column])
+        wrong.append(ctx.predict(x) != batch.y.cpu()[row])
     return torch.cat(wrong).view(len(batch), len(transform_M3))
 
 
@@ -240,7 +238,8 @@ def search(ctx: Context, batch: Batch, transform_M3: Tensor, order: Tensor) -> d
     """Try transformations in this order, block by block, until one fools the model.
 
     Returns:
-        `fooled_by`, the number of the first one that does or -1, and `forwards`, the passes it took, of each image.
+        For each image `fooled_by`, the number of the first transformation that fools the model or -1, and `forwards`,
+        the number of forward passes.
     """
     fooled_by_B, forwards_B = torch.full((len(batch),), _ROBUST), torch.zeros(len(batch), dtype=torch.int64)
     for first, last in blocks(len(order)):
@@ -255,7 +254,7 @@ def search(ctx: Context, batch: Batch, transform_M3: Tensor, order: Tensor) -> d
 
 
 def blocks(count: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of the blocks of transformations that are tried together: 1, 2, 4 ... 64, 64 ..."""
+    """Start and end of the blocks of transformations that are tried together: 1, 2, 4 ... 64, 64 ..."""
     first, length = 0, 1
     while first < count:
         yield first, min(count, first + length)
@@ -265,14 +264,14 @@ def blocks(count: int) -> Iterator[tuple[int, int]]:
 def most_effective_first(transform_M3: Tensor, wrong_NM: Tensor) -> Tensor:
     """[M] numbers of transformations in the order of a search.
 
-    First, greedily, those that fool the model on most of the images on which no earlier one does; then all others, the
-    most effective first. Between equals, and without images, the largest come first: far corners of the grid are the
-    most effective.
+    First, greedily, those that fool the model on most images that are still robust; then all others, by the number of
+    images on which they fool the model. Ties, and the order without images, are decided by size, largest first: the
+    corners of the grid are the most effective.
     """
     size_M = (transform_M3 / transform_M3.abs().amax(0).clamp_min(1e-9)).square().sum(1)
     if not len(wrong_NM):
         return size_M.argsort(descending=True, stable=True)
-    rank_M = wrong_NM.double().sum(0) + size_M / 10  # sizes are at most 3, so they only decide between equals
+    rank_M = wrong_NM.double().sum(0) + size_M / 10  # sizes are at most 3, so they only decide ties
     left_N, chosen = torch.ones(len(wrong_NM), dtype=torch.bool), list[int]()
     while bool((new_M := wrong_NM[left_N].double().sum(0)).any()):
         best = int((new_M * (len(wrong_NM) + 1) + rank_M / (len(wrong_NM) + 1)).argmax())

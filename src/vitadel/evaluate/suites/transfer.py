@@ -3,9 +3,9 @@
 As in Bhojanapalli et al. 2021 (arXiv:2103.14586), Table 2: a row is the model that an attack was crafted on (source), a
 column the one that is evaluated (target), and in brackets is the difference from the target's accuracy without an
 attack. PGD starts from the image itself and takes steps of `pace` eps / steps along the sign of the gradient; with one
-step it is FGSM. Every image is attacked, correct or wrong, at the size at which this model sees it. Another model that
-takes images of one other size resizes them itself, inside of what is attacked: what is crafted on it differs from the
-image by the attack alone.
+step it is FGSM. Every image is attacked, classified correctly or not, at the image size of this model. A source with
+another fixed image size resizes its input as part of the attacked function, so images crafted on it differ from the
+originals by the perturbation only.
 
 Shape letters: N images, S sources, T targets.
 """
@@ -44,7 +44,7 @@ class Transfer:
     An image counts as correct if this model is correct on it for every other model that it was crafted on.
 
     Args:
-        sources: Further models, as on the command line, with + between them.
+        sources: Further models, as on the command line.
         steps: Steps of the attack.
         pace: Step size of PGD, as a multiple of eps / steps.
     """
@@ -67,12 +67,12 @@ class Transfer:
 
     @property
     def names(self) -> list[str]:
-        """What the models are called in tables: the ends of their names, as far as these tell them apart."""
+        """The names of the models in tables: the last part of each name if these are unique."""
         short = [source.partition("@")[0].rpartition("/")[2].removesuffix(".safetensors") for source in self.sources]
         return [_SELF, *(short if len(set(short)) == len(short) else self.sources)]
 
     def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
-        """Sources are needed, and have as many classes as the model."""
+        """Raise a UsageError without sources, or if one has a different number of classes than the model."""
         if not self.sources:
             raise UsageError("transfer needs other models to craft on. Write transfer:sources=MODEL, or MODEL+MODEL.")
         wanted = getattr(getattr(model, "spec", None), "output_classes", len(data.classes))
@@ -89,7 +89,7 @@ class Transfer:
         return dict(zip(self.sources, map(_fingerprint, self._others()), strict=True))
 
     def run(self, ctx: Context) -> None:
-        """All models' predictions on the images, and on those crafted on each model."""
+        """Predictions of all models on clean images, and on the images crafted on each model."""
         threat = ctx.required_threat
         step_size = self.pace * threat.eps / self.steps
         attack = PGD(steps=self.steps, step_size=step_size, random_start=False, keep_best=False)
@@ -114,7 +114,7 @@ class Transfer:
         return [models.load(source) for source in self.sources]
 
     def _predictions(self, ctx: Context) -> NDArray[np.int64]:
-        """[1 + S, N, T]: without an attack first, then by the model that the images were crafted on."""
+        """[1 + S, N, T]: on clean images, then on the images crafted on each source."""
         return np.array([ctx.table(table)["predictions"] for table in self._tables])
 
     def _correct(self, ctx: Context) -> NDArray[np.bool_]:
@@ -122,7 +122,7 @@ class Transfer:
         return correct
 
     def rows(self, ctx: Context) -> Mapping[str, Sequence[object]]:
-        """All predictions, and whether this model is correct for every other model an image was crafted on."""
+        """All predictions, and whether this model is correct on the images crafted on every other model."""
         clean_NT, *crafted_SNT = self._predictions(ctx)
         return {
             "clean_prediction": clean_NT[:, 0].tolist(),
@@ -132,7 +132,7 @@ class Transfer:
         }
 
     def summarize(self, ctx: Context) -> SuiteRecord:
-        """The accuracy of every target on the images of every source."""
+        """The accuracy of every target on the images crafted on every source."""
         threat, correct = ctx.required_threat, self._correct(ctx)
         worst = accuracy_of(_robust(correct))
         clean, *matrix = [[accuracy_of(shares) for shares in table.T.tolist()] for table in correct]
@@ -197,22 +197,22 @@ class Transfer:
         ]
 
     def _stronger_sources(self, matrix: Sequence[Sequence[Accuracy]]) -> list[Flag]:
-        """An attack that knows the model should beat those that know another."""
+        """A flag if a transfer attack is stronger than the white-box attack, which indicates masked gradients."""
         own = matrix[0][0]
         stronger = [name for name, row in zip(self.names[1:], matrix[1:], strict=True) if row[0].correct < own.correct]
         if not stronger:
             return []
         sentence = (
             f"images crafted on {', '.join(stronger)} fool the model more often than those crafted on itself: "
-            "its own gradient misleads"
+            "its gradients may be masked"
         )
         return [Flag("transfer-stronger", sentence, {"own": own.correct, "of": own.n})]
 
 
 def _robust(correct: NDArray[np.bool_]) -> list[float]:
-    """Whether this model is correct on each image for every other model it was crafted on."""
-    shares: list[float] = correct[2:, :, 0].all(0).astype(float).tolist()
-    return shares
+    """Whether this model is correct on each image crafted on every other model."""
+    robust: list[float] = correct[2:, :, 0].all(0).astype(float).tolist()
+    return robust
 
 
 def _fingerprint(model: models.Model) -> str:
@@ -220,7 +220,7 @@ def _fingerprint(model: models.Model) -> str:
 
 
 class _Resized(nn.Module):
-    """A model of one size that takes images of any: a step that an attack differentiates through."""
+    """A model that resizes its input to its image size, differentiably."""
 
     def __init__(self, model: nn.Module, size: int) -> None:
         super().__init__()

@@ -14,6 +14,7 @@ from vitadel.report.comparison.models import (
     ModelRow,
     Score,
     compare_models,
+    delta_interval,
     delta_text,
     version_of,
 )
@@ -88,7 +89,7 @@ def as_latex(comparison: Comparison) -> str:
 
 def as_csv(comparison: Comparison) -> str:
     """Bare numbers, shares in [0, 1]; empty where a model was not measured."""
-    more = ["delta", "p"] if comparison.baseline else []
+    more = ["delta", "delta low", "delta high", "p"] if comparison.baseline else []
     parts = ["", "low", "high", "n", *more]
     heads = [f"{column.key} {part}".strip() for column in comparison.columns for part in parts]
     written = io.StringIO()
@@ -141,7 +142,7 @@ def _score(score: Score) -> dict[str, object]:
     if score.note:
         content["found_by"] = score.note
     if score.delta is not None:
-        content["delta"] = score.delta
+        content |= {"delta": score.delta, "delta_low": score.delta_low, "delta_high": score.delta_high}
     if (paired := score.paired) is not None:
         counts = {"n": paired.n, "better": paired.first_better, "worse": paired.second_better}
         content["paired"] = {**counts, "p": paired.p, "test": paired.name}
@@ -191,8 +192,9 @@ def _cell(score: Score | None, column: Column, safe: Safe, strong: str) -> str:
     if ends := interval(score.low, score.high, is_share=column.is_share):
         parts.append(safe(f"[{ends}]"))
     if score.delta is not None:
+        ends = delta_interval(score, column)
         p = "" if score.paired is None else f", {p_text(score.paired.p)}"
-        parts.append(safe(f"({delta_text(score, column)}{p})"))
+        parts.append(safe(f"({delta_text(score, column)}{f' [{ends}]' if ends else ''}{p})"))
     return " ".join(parts)
 
 
@@ -200,4 +202,5 @@ def _numbers(score: Score | None, width: int) -> list[float | None]:
     if score is None:
         return [None] * width
     p = None if score.paired is None else score.paired.p
-    return [score.value, score.low, score.high, score.n, score.delta, p][:width]
+    differences = [score.delta, score.delta_low, score.delta_high, p]
+    return [score.value, score.low, score.high, score.n, *differences][:width]

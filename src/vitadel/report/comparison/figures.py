@@ -11,7 +11,7 @@ import numpy as np
 from vitadel.core.stats import PowerLawFit, inverse_logit, logit
 from vitadel.report.comparison.models import ModelRow, Score
 from vitadel.report.comparison.trends import MILLION, SizePoint, SizeTrend, Trend, on_axis
-from vitadel.report.figures.exhibits import slug
+from vitadel.report.figures.exhibits import figure_name
 from vitadel.report.figures.style import DASHED, DOTTED, INK, MARKERS, PALETTE, Drawing, save_figure, styled, svg
 from vitadel.report.text import number as number_text
 from vitadel.report.text import parameters_text, signed
@@ -73,7 +73,7 @@ def write_comparison_figures(
     for number, (title, draw, rows, formulas) in enumerate(drawn, 1):
         with _figure(f"file-{number}", draw) as figure:
             _legend(figure, rows, numbers, formulas)
-            written += save_figure(figure, folder / f"{number:02d}-{slug(title)}")
+            written += save_figure(figure, folder / f"{number:02d}-{figure_name(title)}")
     return written
 
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.flags import Flag
-from vitadel.core.stats import Accuracy, PairedTest, paired_test
+from vitadel.core.stats import Accuracy, PairedTest, paired_difference, paired_test
 from vitadel.report.reader import EvaluatedSuite, RunRecord
 from vitadel.report.text import compact, signed
 from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
@@ -70,6 +70,8 @@ class Score:
         note: The suite, where several could have given it.
         scores: Those of each image, by id, that it was counted from.
         delta: The difference to the baseline.
+        delta_low: The lower end of the difference's 95% interval; None for numbers that are not 0 or 1 per image.
+        delta_high: The upper end.
         paired: The test of that difference.
         best: Whether it is the best of its column.
     """
@@ -81,6 +83,8 @@ class Score:
     note: str = ""
     scores: Mapping[str, float] = field(default_factory=dict)
     delta: float | None = None
+    delta_low: float | None = None
+    delta_high: float | None = None
     paired: PairedTest | None = None
     best: bool = False
 
@@ -187,8 +191,16 @@ def compare_models(records: Sequence[RunRecord], baseline: str | None = None) ->
 
 
 def delta_text(score: Score, column: Column) -> str:
-    """The difference to the baseline with its sign: points of a share, otherwise the number's own unit."""
+    """The difference to the baseline with its sign: in points for a share, otherwise in the number's own unit."""
     return "" if score.delta is None else signed(score.delta, is_share=column.is_share)
+
+
+def delta_interval(score: Score, column: Column) -> str:
+    """The 95% interval of that difference, empty where there is none."""
+    if score.delta_low is None or score.delta_high is None:
+        return ""
+    low, high = (signed(end, is_share=column.is_share) for end in (score.delta_low, score.delta_high))
+    return f"{low}, {high}"
 
 
 def _models(records: Sequence[RunRecord]) -> list[_Model]:
@@ -381,11 +393,18 @@ def _with_best(column: Column, scores: _Scores) -> _Scores:
 def _with_differences(baseline: str, scores: _Scores) -> _Scores:
     if (base := scores.get(baseline)) is None:
         return scores
-    differences = {
-        label: replace(score, delta=score.value - base.value, paired=paired_test(score.scores, base.scores))
-        for label, score in scores.items()
-    }
-    return {**differences, baseline: base}
+    return {label: score if label == baseline else _with_difference(score, base) for label, score in scores.items()}
+
+
+def _with_difference(score: Score, base: Score) -> Score:
+    delta, paired = score.value - base.value, paired_test(score.scores, base.scores)
+    low, high = None, None
+    if paired is not None and paired.exact:
+        difference = paired_difference(paired.first_better, paired.second_better, paired.n)
+        # not so if one of them has more images, or if the number is not the mean of its scores
+        if math.isclose(difference.value, delta, abs_tol=1e-9):
+            low, high = difference.low, difference.high
+    return replace(score, delta=delta, delta_low=low, delta_high=high, paired=paired)
 
 
 def _ranked_by(columns: Sequence[Column], scores: Sequence[_Scores]) -> int:

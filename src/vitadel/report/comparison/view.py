@@ -12,6 +12,7 @@ from vitadel.report.comparison.models import (
     ModelRow,
     Score,
     compare_models,
+    delta_interval,
     delta_text,
     version_of,
 )
@@ -47,6 +48,11 @@ class CellView:
     def delta(self) -> str:
         """The difference to the baseline."""
         return delta_text(self.score, self.column) if self.score else ""
+
+    @property
+    def delta_interval(self) -> str:
+        """The 95% interval of that difference."""
+        return delta_interval(self.score, self.column) if self.score else ""
 
     @property
     def p(self) -> str:

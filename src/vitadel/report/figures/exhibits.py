@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitadel.core.errors import UsageError
+from vitadel.core.numeric import LUMA
 from vitadel.report.figures.style import DASHED, DOTTED, INK, MARKERS, PALETTE, Drawing, save_figure, styled, svg
 from vitadel.report.reader import read_study_of
 from vitadel.runs.exhibits import (
@@ -46,7 +47,7 @@ _LETTER_INCHES = 0.052  # inches that a letter of a note takes
 _GAP = 0.06
 _SHADE_ALPHA = 0.22  # how dark a black pixel is under a diverging map
 _COVER_ALPHA = 0.85  # how much of a picture the strongest value of a sequential map hides
-_GRAY = np.array([0.299, 0.587, 0.114])  # what red, green and blue weigh in a gray level
+_GRAY = np.array(LUMA)
 _DIVERGING, _SEQUENTIAL, _HOT = "RdBu_r", "viridis", "inferno"
 # panels of histograms in a row, and the share of the highest bin from which a bin is visible
 _PANELS_PER_ROW, _VISIBLE = 4, 1e-4
@@ -90,12 +91,12 @@ def write_exhibit(exhibit: Exhibit, path: Path) -> Path:
 
 
 def _write_exhibits(exhibits: Sequence[Exhibit], folder: Path) -> list[Path]:
-    """Every exhibit but tables as `NN-slug.png` and `.pdf`."""
+    """Every exhibit but tables as `NN-figure_name.png` and `.pdf`."""
     written = []
     for number, exhibit in enumerate(exhibits, 1):
         if not isinstance(exhibit, Table):
             with _figure(exhibit, f"file-{number}") as figure:
-                written += save_figure(figure, folder / f"{number:02d}-{slug(exhibit.title)}")
+                written += save_figure(figure, folder / f"{number:02d}-{figure_name(exhibit.title)}")
     return written
 
 
@@ -166,8 +167,8 @@ def _extent(parts: Sequence[object]) -> tuple[float, float]:
     return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
 
 
-def slug(title: str) -> str:
-    """A title as a part of a file's name."""
+def figure_name(title: str) -> str:
+    """The title of an exhibit as it appears in the name of its file."""
     return "-".join(re.findall(r"[a-z0-9]+", title.lower()))[:48].strip("-") or "exhibit"
 
 

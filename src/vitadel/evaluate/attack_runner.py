@@ -1,4 +1,4 @@
-"""Attacks on the images of a context: which copy of the model they search on, and their results image by image.
+"""Runs attacks on the images of a context: on which copy of the model, with one result per image.
 
 Shape letters: B images, K classes, T targets.
 """
@@ -24,24 +24,23 @@ from vitadel.evaluate.store import Row, TableRows
 from vitadel.goals import Diverge, Goal, Targeted, Untargeted, top_other_classes
 from vitadel.losses import kl_divergence
 
-# what every attack costs per image
+# the cost columns of an attack's table
 COSTS = ("forwards", "backwards", "seconds", "zero_gradients", "rejected")
-# the table of the images as they are
+# the table of predictions on clean images
 CLEAN = "clean"
-# predictions of a randomized model per image: this number to select the worst attempt by, and as many fresh ones to
-# score
+# predictions of a randomized model per image: this many to select the worst attempt, and as many new ones to score it
 _SAMPLES = 20
 # images of the sanity checks
-_CHECKED = 64
+_SANITY_IMAGES = 64
 _NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float64: "float64"}
 
 
 @dataclass(slots=True)
 class AttackRunner:
-    """How attacks compute the model: as it is, or a copy in reduced precision, compiled.
+    """Runs attacks on a model, or on a copy of it that is in reduced precision or compiled.
 
-    A search in reduced precision that meets numbers beyond its range continues in a wider one. A success counts only if
-    the model itself agrees.
+    A search that overflows in reduced precision continues in a wider one. A success counts only if the original model
+    agrees.
 
     Args:
         ctx: The model and the images.
@@ -56,7 +55,7 @@ class AttackRunner:
     @classmethod
     def choose(cls, ctx: Context, attacks: Sequence[NamedAttack]) -> "AttackRunner":
         """Check the model on a few images and choose the copy that attacks search on; flags go into the context."""
-        count = min(_CHECKED, ctx.batch_size, len(ctx.images))
+        count = min(_SANITY_IMAGES, ctx.batch_size, len(ctx.images))
 
         def check(index: Tensor) -> tuple[AttackRunner, tuple[Flag, ...]]:
             return _checked(ctx, index, bool(attacks))
@@ -64,22 +63,22 @@ class AttackRunner:
         _, (runner, flags) = next(in_batches(torch.arange(count), count, check))  # as many as fit into memory
         ctx.add_flags(flags)
         num_classes = ctx.logits(ctx.batch([0]).x).shape[1]
-        for one in attacks:
-            if isinstance(one.attack, IterativeAttack):
-                flags = one.attack.find_flags(Untargeted(torch.zeros(1, dtype=torch.int64), one.loss), num_classes)
-                ctx.add_flags(replace(flag, sentence=f"{one.name}: {flag.sentence}") for flag in flags)
+        for named in attacks:
+            if isinstance(named.attack, IterativeAttack):
+                flags = named.attack.find_flags(Untargeted(torch.zeros(1, dtype=torch.int64), named.loss), num_classes)
+                ctx.add_flags(replace(flag, sentence=f"{named.name}: {flag.sentence}") for flag in flags)
         return runner
 
     @property
     def precision(self) -> str:
-        """What searches are computed in: reduced if there is such a copy, or if the model itself is."""
+        """The precision of searches: that of the copy, or of the model's weights."""
         if self.copy is not None:
             return str(self.engine.on(self.ctx.device).precision)
         return _NAMES.get(in_own_precision(self.ctx.model, torch.empty(0)).dtype, "float32")
 
     def results(self, attack: NamedAttack, index: Sequence[int]) -> Iterator[tuple[int, ImageResult]]:
-        """Attack the images in `index`; each result is yielded with its image's index as soon as it is known."""
-        # random numbers are drawn per image, so another batch size draws the same ones
+        """Attack the images in `index`; yields (index, result) as soon as an image is finished."""
+        # random numbers are seeded per image, so they do not depend on the batch size
         seed = fold_seed(self.ctx.seed, *attack.name.encode())
         if not isinstance(attack.attack, IterativeAttack) or not attack.attack.uses_engine:
             yield from self._in_batches(attack, index, seed)
@@ -87,17 +86,17 @@ class AttackRunner:
         done: set[int] = set()
         while True:
             try:
-                todo = [image for image in index if image not in done]
-                for image, result in self._with_engine(attack, attack.attack, todo, seed):
-                    done.add(image)
-                    yield image, result
+                todo = [one for one in index if one not in done]
+                for finished, result in self._with_engine(attack, attack.attack, todo, seed):
+                    done.add(finished)
+                    yield finished, result
             except NonFiniteError:
                 self._use_wider_precision()
             else:
                 return
 
     def _use_wider_precision(self) -> None:
-        """Continue in a wider precision; called while the error is handled."""
+        """Switch to a wider precision; called inside an `except` block, and re-raises if there is none."""
         precision = self.precision
         if self.copy is None or precision not in FALLBACK:
             raise
@@ -110,57 +109,86 @@ class AttackRunner:
     def _with_engine(
         self, named: NamedAttack, attack: IterativeAttack, index: Sequence[int], seed: int
     ) -> Iterator[tuple[int, ImageResult]]:
-        """A batch that stays full: images enter as others finish."""
-        ctx, threat = self.ctx, self.ctx.required_threat
-        images, clean = torch.tensor(index), ctx.store.read(CLEAN)
+        ctx, clean = self.ctx, self.ctx.store.read(CLEAN)
         top_other = dict(zip(clean["index"], clean["top_other_classes"], strict=True))
         num_classes = clean["num_classes"][0]
 
-        def fetch(places: Tensor) -> tuple[Tensor, Goal, Tensor]:
-            batch = ctx.batch(images[places])
-            others_BT = torch.tensor([top_other[image] for image in batch.index.tolist()], device=ctx.device)
-            return batch.x, _goal(named, ctx, batch), others_BT[:, : attack.num_branches(num_classes)]
+        def goal_and_targets(batch: Batch) -> tuple[Goal, Tensor]:
+            others_BT = torch.tensor([top_other[one] for one in batch.index.tolist()], device=ctx.device)
+            return _goal(named, ctx, batch), others_BT[:, : attack.num_branches(num_classes)]
 
-        highest = int(ctx.images.labels[images].max())
-        model, judge = Oracle(self.copy or ctx.model, highest), Oracle(ctx.model, highest)
-        queue = WorkQueue(RandomStreams.of(seed, images.to(ctx.device)), num_classes, fetch)
+        return self.run_iterative(attack, index, goal_and_targets, seed=seed, num_classes=num_classes)
+
+    def run_iterative(
+        self,
+        attack: IterativeAttack,
+        index: Sequence[int],
+        goal_and_targets: Callable[[Batch], tuple[Goal, Tensor]],
+        *,
+        seed: int,
+        num_classes: int,
+        confirm: bool = True,
+    ) -> Iterator[tuple[int, ImageResult]]:
+        """Run an iterative attack in a batch that stays full, since new images replace finished ones.
+
+        Args:
+            attack: The attack.
+            index: The images.
+            goal_and_targets: Returns the goal of a batch and the classes [B, T] that an attack with targets tries.
+            seed: Seeds the random numbers, together with the index of an image.
+            num_classes: Number of classes of the model.
+            confirm: Whether a success counts only if the model confirms it, which takes a forward pass.
+
+        Yields:
+            The index and the result of each image, as soon as it is finished.
+        """
+        ctx, index_n = self.ctx, torch.tensor(index)
+
+        def fetch(position_B: Tensor) -> tuple[Tensor, Goal, Tensor]:
+            batch = ctx.batch(index_n[position_B.cpu()])
+            return batch.x, *goal_and_targets(batch)
+
+        highest = int(ctx.images.labels[index_n].max())
+        model = Oracle(self.copy or ctx.model, highest)
+        judge = Oracle(ctx.model, highest) if confirm else None
+        queue = WorkQueue(RandomStreams.of(seed, index_n.to(ctx.device)), num_classes, fetch)
         engine = self.engine.on(ctx.device, 3 * ctx.image_size[0] * ctx.image_size[1])
         flags: list[Flag] = []
         with isolated(ctx.model, seed, ctx.device):
-            for results in engine.run(attack, model, queue, threat, judge, flags):
+            for results in engine.run(attack, model, queue, ctx.required_threat, judge, flags):
                 for result in results:
                     yield index[result.index], result
         ctx.add_flags(flags)
 
     def _in_batches(self, named: NamedAttack, index: Sequence[int], seed: int) -> Iterator[tuple[int, ImageResult]]:
-        """For attacks that are not iterative: batch by batch, with costs shared out evenly."""
+        """For other attacks: batch by batch, with the batch's cost divided evenly among its images."""
         ctx, threat = self.ctx, self.ctx.required_threat
 
-        def attack(some: Tensor) -> AttackResult:
-            batch = ctx.batch(some)
-            return named.attack(ctx.model, batch.x, _goal(named, ctx, batch), threat, seed=seed, index_B=some)
+        def attack(index_B: Tensor) -> AttackResult:
+            batch = ctx.batch(index_B)
+            return named.attack(ctx.model, batch.x, _goal(named, ctx, batch), threat, seed=seed, index_B=index_B)
 
-        for some, result in in_batches(index, ctx.batch_size, attack):
-            for place, image in enumerate(some.tolist()):
+        for index_B, result in in_batches(index, ctx.batch_size, attack):
+            for position, image_index in enumerate(index_B.tolist()):
                 yield (
-                    image,
+                    image_index,
                     ImageResult(
-                        index=place,
-                        success=bool(result.success[place]),
-                        x_adv=result.x_adv[place].cpu().clone(),  # a view would keep the batch alive
-                        prediction=int(result.prediction[place]),
-                        distance=float(result.distance[place]),
-                        forwards=result.forwards / len(some),
-                        backwards=result.backwards / len(some),
-                        zero_gradients=result.zero_gradients / len(some),
+                        index=position,
+                        success=bool(result.success[position]),
+                        x_adv=result.x_adv[position].cpu().clone(),  # a view would keep the batch alive
+                        prediction=int(result.prediction[position]),
+                        distance=float(result.distance[position]),
+                        forwards=result.forwards / len(index_B),
+                        backwards=result.backwards / len(index_B),
+                        zero_gradients=result.zero_gradients / len(index_B),
                         rejected=0,
-                        seconds=result.seconds / len(some),
+                        seconds=result.seconds / len(index_B),
                     ),
                 )
 
 
 def _goal(named: NamedAttack, ctx: Context, batch: Batch) -> Goal:
-    """What an attack wants of some images."""
+    """The goal of an attack on a batch of images."""
     if named.loss is kl_divergence:
         return Diverge(logits(ctx.model, batch.x).to(ctx.device))
     if named.target is None:
@@ -169,27 +197,27 @@ def _goal(named: NamedAttack, ctx: Context, batch: Batch) -> Goal:
 
 
 def record_clean_predictions(ctx: Context, attacks: Sequence[NamedAttack] = ()) -> list[int]:
-    """Fill the table `clean`; the images of this process that are classified correctly."""
+    """Fill the table `clean`; returns the indices of this process's images that are classified correctly."""
     randomized = is_randomized(attacks)
-    most = max((one.attack.targets for one in attacks if isinstance(one.attack, IterativeAttack)), default=0)
+    num_targets = max((one.attack.targets for one in attacks if isinstance(one.attack, IterativeAttack)), default=0)
 
     def work(batch: Batch) -> dict[str, Any]:
         label_B, z_BK = batch.y.cpu(), ctx.logits(batch.x)
         prediction_B = ctx.predicted(z_BK)
         correct_B = (prediction_B == label_B).float()
-        selected_B, scored_B = _correct_shares(ctx.model, batch.x, label_B) if randomized else (correct_B, correct_B)
+        selected_B, scored_B = _correct_fractions(ctx.model, batch.x, label_B) if randomized else (correct_B, correct_B)
         return {
             "prediction": prediction_B,
             "correct_selected": selected_B,
             "correct_scored": scored_B,
             "num_classes": [z_BK.shape[1]] * len(batch),
-            "top_other_classes": top_other_classes(z_BK, label_B, min(most, z_BK.shape[1] - 1)),
+            "top_other_classes": top_other_classes(z_BK, label_B, min(num_targets, z_BK.shape[1] - 1)),
         }
 
     ctx.map(CLEAN, work)
     table = TableRows(ctx.store.read(CLEAN))
-    correct = {image for image, share in zip(table.index, table["correct_selected"], strict=True) if share}
-    return [image for image in ctx.local_part() if image in correct]
+    correct = {index for index, fraction in zip(table.index, table["correct_selected"], strict=True) if fraction}
+    return [index for index in ctx.local_part() if index in correct]
 
 
 def fill_attack_table(
@@ -207,24 +235,25 @@ def fill_attack_table(
         attack: The attack.
         index: The images to attack, of this process.
         randomized: Whether the model is randomized, and attempts are scored.
-        keep: Called with finished rows, with `x_adv` in them, before they are written.
+        keep: Called with finished rows, which contain `x_adv`, before they are written.
 
     Returns:
-        The images that it did not break.
+        The indices of images that are still robust.
     """
     ctx = runner.ctx
 
     def results(missing: list[int]) -> Iterator[tuple[int, Row]]:
-        for image, result in runner.results(attack, missing):
+        for finished, result in runner.results(attack, missing):
             names = ("success", "prediction", "distance", *COSTS, "x_adv")
-            yield image, {name: getattr(result, name) for name in names}
+            yield finished, {name: getattr(result, name) for name in names}
 
     def before_write(rows: list[Row]) -> None:
         keep(rows)
         x_adv = torch.stack([row.pop("x_adv") for row in rows])
         if randomized:
-            shares = _correct_shares(ctx.model, x_adv, ctx.images.labels[[row["index"] for row in rows]])
-            for row, selected, scored in zip(rows, *(share.tolist() for share in shares), strict=True):
+            label_B = ctx.images.labels[[row["index"] for row in rows]]
+            selected_B, scored_B = _correct_fractions(ctx.model, x_adv, label_B)
+            for row, selected, scored in zip(rows, selected_B.tolist(), scored_B.tolist(), strict=True):
                 row.update(correct_selected=selected, correct_scored=scored)
 
     ctx.stream(
@@ -235,24 +264,27 @@ def fill_attack_table(
         counts=lambda row: {"broken": bool(row["success"])},
     )
     table = TableRows(ctx.store.read(attack.name))
-    broken = {image for image, success in zip(table.index, table["success"], strict=True) if success}
-    return [image for image in index if image not in broken]
+    broken = {one for one, success in zip(table.index, table["success"], strict=True) if success}
+    return [one for one in index if one not in broken]
 
 
 def is_randomized(attacks: Sequence[NamedAttack]) -> bool:
-    """Whether the attacks are those for randomized models, which define no success."""
+    """Whether the attacks are those for randomized models, which do not stop at a success."""
     return any(isinstance(one.attack, IterativeAttack) and not one.attack.stops_at_success for one in attacks)
 
 
-def _correct_shares(model: nn.Module, x: Tensor, label_B: Tensor) -> tuple[Tensor, Tensor]:
-    """How often a randomized model is correct, twice: scoring on the samples that select would be biased upward."""
+def _correct_fractions(model: nn.Module, x: Tensor, label_B: Tensor) -> tuple[Tensor, Tensor]:
+    """How often a randomized model is correct, on two independent sets of samples.
+
+    One set selects the worst attempt and the other scores it: scoring on the selecting samples would be biased.
+    """
     samples = torch.stack([logits(model, x, seed=seed).argmax(1) == label_B for seed in range(2 * _SAMPLES)])
     selected, scored = samples.float().view(2, _SAMPLES, -1).mean(1)
     return selected, scored
 
 
 def _checked(ctx: Context, index: Tensor, with_attacks: bool) -> tuple[AttackRunner, tuple[Flag, ...]]:
-    """The copy of the model to search on, and flags for what was found on the way."""
+    """A runner with the copy of the model to search on, and the flags of the sanity checks."""
     x, engine = ctx.batch(index).x, ctx.engine.on(ctx.device)
     flags = sanity_flags(ctx.model, x)
     if not with_attacks:

@@ -1,9 +1,9 @@
-"""What a study is, and the one function that runs any of them.
+"""The protocol of studies, and the functions that run any study.
 
-A study is a frozen dataclass of settings. `run` measures: what is per image through `Context.map` or `Context.stream`,
-sums over images through `map_chunks`, the rest through `Context.compute_once`. So its images are shared by the
-processes of a launch, and an interrupted study resumes. `summarize` turns the tables and parts into a `StudyRecord`.
-CONTRIBUTING.md shows a study from beginning to end.
+A study is a frozen dataclass of settings. `run` measures: values per image with `Context.map` or `Context.stream`, sums
+over images with `map_chunks`, everything else with `Context.compute_once`. The images are thereby distributed over the
+processes of a launch, and an interrupted study resumes. `summarize` turns the results into a `StudyRecord`.
+CONTRIBUTING.md contains a complete example.
 """
 
 import time
@@ -31,7 +31,7 @@ from vitadel.threats import Threat, as_threat
 
 @runtime_checkable
 class Study(Protocol):
-    """Settings that know how to measure and how to sum up.
+    """Settings of a study, with methods to run it and to summarize its results.
 
     Example:
         >>> ctx = tensor_context(model, x, y)  # with results in memory
@@ -39,7 +39,7 @@ class Study(Protocol):
         >>> record.title
         'Lesions'
         >>> [table.title for table in record.tables]
-        ['One removed, in numbers']
+        ['Single removals (table)']
     """
 
     title: ClassVar[str]
@@ -47,21 +47,21 @@ class Study(Protocol):
     needs_threat: ClassVar[bool]
 
     def refuse(self, model: nn.Module) -> None:
-        """Raise if this model cannot be studied; called before anything is written."""
+        """Raise a UsageError if this model cannot be studied; called before anything is written."""
 
     def run(self, ctx: Context) -> None:
-        """Fill the tables and parts; called in every process, each of which has its share of the images."""
+        """Fill the tables; called in every process, each of which computes its part of the images."""
 
     def summarize(self, ctx: Context) -> StudyRecord:
-        """The result, from tables and parts; called in one process. `run_study` adds settings, threat and seconds."""
+        """The record, from full tables; called in one process. `run_study` adds settings, threat and seconds."""
 
 
 def run_study(study: Study, ctx: Context) -> StudyRecord:
-    """Run a study and keep its result; what the context's store has already is not computed again.
+    """Run a study; stored results are not computed again.
 
     Args:
         study: The study; the caller has called its `refuse`.
-        ctx: The model, the images and the store. One in a folder gets the result as `result.json`.
+        ctx: The model, the images and the store. If the store has a folder, the record is written to `result.json`.
 
     Returns:
         The record, in every process. Its numbers hold `settings`, `seconds` and, if the study attacks, `threat`.
@@ -72,7 +72,7 @@ def run_study(study: Study, ctx: Context) -> StudyRecord:
     refuse_empty(ctx.images, "the set of images", "study")
     with without_caller_modes(ctx.model):
         if study.needs_threat:
-            _ = ctx.required_threat  # refuses a context without one
+            _ = ctx.required_threat  # raises if there is none
         study.run(ctx)
         ctx.ranks.barrier()
         return ctx.ranks.broadcast_from_first(lambda: _summarized(study, ctx))
@@ -89,7 +89,7 @@ def study(
     batch_size: int | None = None,
     progress: ProgressCallback = silent,
 ) -> dict[str, object]:
-    """Any study of a model on images in memory, and its result as JSON values.
+    """Run a study of a model on images in memory.
 
     Args:
         model: The model, on pixels in [0, 1].
@@ -98,11 +98,11 @@ def study(
         settings: The study.
         threat: The threat model of a study that attacks.
         seed: Seeds all random numbers.
-        batch_size: Images at a time; no number depends on it.
-        progress: Called with how far the work is.
+        batch_size: Batch size; does not affect results.
+        progress: Called with the progress.
 
     Returns:
-        The record: `summary`, `exhibits` and the numbers of the study, as in `study/result.json` of a run.
+        The record as JSON values: `summary`, `exhibits` and the numbers of the study, as in `study/result.json`.
 
     Raises:
         UsageError: If the model cannot be studied so, or images and labels do not fit.
@@ -126,7 +126,7 @@ def tensor_context(
     batch_size: int | None = None,
     progress: ProgressCallback = silent,
 ) -> Context:
-    """The context of a study of images in memory, with its results in memory."""
+    """The context of a study in memory: images from tensors, results in a `MemoryStore`."""
     engine = Engine(batch_size=batch_size, precision="float32")
     return Context(model, TensorImages(x, y), threat=as_threat(threat), seed=seed, engine=engine, progress=progress)
 
@@ -139,14 +139,14 @@ def map_chunks(
     size: int = 64,
     index: Tensor | None = None,
 ) -> None:
-    """As `Context.map` for what is summed over images: a row of `table` for every `size` images, keyed by its number.
+    """As `Context.map` for sums over images: the table has one row per chunk of `size` images.
 
     Args:
         ctx: The context.
         table: The name of the table.
         work: Takes the indices of at most `size` images and returns the columns of their row.
-        size: Images per row. Sums of rows depend on it as floating-point sums do, so it is not a matter of memory:
-            `work` halves by `core.oom` what does not fit.
+        size: Images per row. Floating-point sums depend on it, so it is fixed; `work` splits a chunk that does not fit
+            into memory with `core.oom`.
         index: The images, all if not given.
     """
     parts = (torch.arange(len(ctx.images)) if index is None else index).split(size)
@@ -161,8 +161,8 @@ def map_chunks(
 
 
 def _summarized(study: Study, ctx: Context) -> StudyRecord:
-    """The record, made by this process alone."""
-    timed = _Timed.of(ctx)
+    """The record; computed by this process only."""
+    timed = _TimedContext.of(ctx)
     record = study.summarize(timed)
     common: dict[str, object] = {"seconds": sum(timed.seconds.values())}
     if "settings" not in record.numbers:
@@ -177,13 +177,13 @@ def _summarized(study: Study, ctx: Context) -> StudyRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class _Timed(Context):
-    """A context of one process that notes how long it took to compute what is read from it."""
+class _TimedContext(Context):
+    """A context of one process that records the time spent on each table and value that it reads."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, ctx: Context) -> "_Timed":
+    def of(cls, ctx: Context) -> "_TimedContext":
         return cls(**{**{one.name: getattr(ctx, one.name) for one in fields(ctx)}, "ranks": Ranks()})
 
     def table(self, name: str) -> TableRows:
