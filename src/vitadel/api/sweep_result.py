@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitadel.api.results import ShortTable
 from vitadel.core.stats import Accuracy
-from vitadel.runs.schema import ColumnRecord, CombinationRecord, SweepRecord
+from vitadel.runs.sweep_schema import ColumnRecord, CombinationRecord, SweepRecord
 
 # marks a difference that is not due to the method alone
 _OTHER_SCALE = "≠"
