@@ -113,9 +113,19 @@ class TestImages:
 
 
 def evaluations(
-    columns: Sequence[Column], model: str, folder: Path, images: TestImages, threat: Threat | None, head: str = ""
+    columns: Sequence[Column],
+    model: str,
+    folder: Path,
+    images: TestImages,
+    threat: Threat | None,
+    head: str = "",
+    row: str = "",
 ) -> dict[Evaluation, list[Column]]:
-    """The calls that fill columns, the first of them into `folder/test`; what has no images is left out."""
+    """The calls that fill columns; what has no images is left out.
+
+    The first call writes into `folder/test`. The name of another has its head, threat, scaling and data, and `row`, the
+    label of a row with columns of its own: rows that differ in their attack alone share `folder`.
+    """
     groups: dict[tuple[str, str, str | None], list[Column]] = {}
     for column in columns:
         if (found := images.find(column.suite)) is not None:
@@ -124,7 +134,7 @@ def evaluations(
     for (radius, scaling, spec), members in groups.items():
         assert spec is not None
         suites = tuple({column.suite.name: column.suite for column in members}.values())
-        parts = ["test", head, radius, scaling, "" if spec == images.usual else data.parse_spec(spec).kind.value]
+        parts = ["test", row, head, radius, scaling, "" if spec == images.usual else data.parse_spec(spec).kind.value]
         call = Evaluation(
             f"{model}#{head}" if head else model,
             folder / slug("-".join(filter(None, parts))),

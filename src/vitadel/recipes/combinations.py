@@ -38,6 +38,7 @@ class Combination:
         model: The existing model.
         head: The head that is evaluated.
         columns: What it is evaluated with.
+        own_columns_of: The label of the value that the columns belong to; empty if they are those of the sweep.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Combination:
     model: str = ""
     head: str = ""
     columns: tuple[Column, ...] = ()
+    own_columns_of: str = ""
 
     @property
     def recipe(self) -> Recipe:
@@ -141,9 +143,9 @@ class Sweep:
         self, name: str, labels: tuple[str, ...], folder: str, values: Sequence[Value], notify: ProgressCallback
     ) -> Combination:
         model, head = (next(filter(None, (getattr(one, what) for one in values)), "") for what in ("model", "head"))
-        columns = next((value.columns for value in values if value.columns), self.columns)
+        columns, label = next(((one.columns, one.label) for one in values if one.columns), (self.columns, ""))
         recipe = None if model else self._recipe(values, notify)
-        return Combination(name, labels, recipe, folder, model, head, columns)
+        return Combination(name, labels, recipe, folder, model, head, columns, label)
 
     def _recipe(self, values: Sequence[Value], notify: ProgressCallback) -> Recipe:
         """The recipe of a row, at the small scale if there is one, whose settings come last."""

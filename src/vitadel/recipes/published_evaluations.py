@@ -363,7 +363,7 @@ _JAIN_TABLES: dict[str, PublishedSweep] = {
 
 # the models of table 3 that are trained on ImageNet-21k and have public weights; clean, ImageNet-C over 95 cells, R, A,
 # shape accuracy on conflict stimuli
-_HUB = "hf-hub:timm/{}"
+_FILE = "timm:{0}@{0}.safetensors"
 _21K: Mapping[str, tuple[str, tuple[float, float, float, float, float]]] = {
     "ResNet-50x1": ("resnetv2_50x1_bit.goog_in21k_ft_in1k", (80.10, 52.97, 26.82, 9.92, 30.96)),
     "ResNet-101x1": ("resnetv2_101x1_bit.goog_in21k_ft_in1k", (82.40, 58.08, 30.37, 15.73, 35.54)),
@@ -386,10 +386,11 @@ _ATTACKED = {
     "ResNet-101x3": (85.8, 44.4, 14.4),
     "ResNet-152x4": (84.6, 47.2, 13.9),
 }
-_MODELS = Axis("model", tuple(Value(label, model=_HUB.format(name)) for label, (name, _) in _21K.items()))
+_MODELS = Axis("model", tuple(Value(label, model=_FILE.format(name)) for label, (name, _) in _21K.items()))
 _WEIGHTS = (
-    "The rows are the models trained on ImageNet-21k, whose weights are public; ViT-B/32 and ViT-L/16 are of a later "
-    "training of the same authors (augreg). The weights of the other 18 are not public: --model NAME=MODEL "
+    "The rows are the models trained on ImageNet-21k, whose weights are public: download timm's and place each as "
+    "NAME.safetensors in the current folder, or write --model 'ViT-B/16=timm:NAME@FILE'. ViT-B/32 and ViT-L/16 are of "
+    "a later training of the same authors (augreg). The weights of the other 18 are not public: --model NAME=MODEL "
     "evaluates one of yours."
 )
 

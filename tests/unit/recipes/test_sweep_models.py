@@ -14,7 +14,7 @@ from vitadel.api.train import train
 from vitadel.core.errors import UsageError
 from vitadel.recipes import RECIPES, Recipe, train_recipe
 from vitadel.recipes.axes import Axis, Value
-from vitadel.recipes.columns import Column
+from vitadel.recipes.columns import Column, evaluations
 from vitadel.recipes.published import PublishedAccuracy, PublishedSweep
 from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.sweep import Sweep
@@ -107,6 +107,30 @@ def test_rows_that_are_attacks_share_one_model(tmp_path: Path, monkeypatch: pyte
     assert values(list(scaled.columns)) == {"clean": paper.clean.accuracy, "robust": paper.robust.accuracy}
     assert plain.test is not None
     assert plain.test.clean == unscaled.clean
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_no_two_rows_write_different_evaluations_into_one_folder(name: str) -> None:
+    table = SWEEPS[name]
+    made = as_sweep(name, data="digits[:64]", small=bool(table.recipe) and "synthetic" not in table.about)
+    written: dict[Path, object] = {}
+    for row in made.combinations():
+        images, folder = made.images(row), Path(row.folder)
+        for one in evaluations(row.columns, "m", folder, images, made.threat, row.head, row.own_columns_of):
+            call = (one.suites, one.threat, one.scaling, one.data)
+            assert written.setdefault(one.run, call) == call, one.run
+
+
+def test_rows_with_attacks_of_their_own_are_all_evaluated(runs: list[Path], tmp_path: Path) -> None:
+    labels = ["FGSM", "PGD-20"]
+    made = as_sweep("jain2024-table3-cifar10", [f"attack={','.join(labels)}"], small=True, data="digits[:32]")
+    columns = {"FGSM": (Column("robust", "fgsm"),), "PGD-20": (Column("robust", "pgd:steps=2"),)}
+    axis = Axis("attack", tuple(Value(label, columns=own) for label, own in columns.items()))
+    short = replace(made, axes=(axis,), recipe=RECIPES["digits-standard"](), small=None, settings=("plan.epochs=1",))
+    table = train_sweep(short, tmp_path).table
+    assert [(row.state, row.reason) for row in table.rows] == [("done", None)] * 2
+    assert [row.columns[1].published for row in table.rows] == [66.48, 63.14]
+    assert {row.folder for row in table.rows} == {"model"}
 
 
 def test_heads_are_rows_of_one_training(tmp_path: Path) -> None:
