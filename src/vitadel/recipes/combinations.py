@@ -5,6 +5,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from vitadel import data
 from vitadel.core.errors import UsageError
@@ -203,6 +204,7 @@ class Sweep:
                 data.parse_spec(images.usual)
             if one.trained is not None:
                 data.parse_spec(self.data or one.trained.data)
+                _refuse_missing_images(one)
                 side = data.parse_preprocess(one.trained.preprocess).size
                 for radius in _radii(one.columns, self.threat):
                     check_size(radius, (3, side, side))
@@ -236,6 +238,16 @@ class Sweep:
             # finished combinations are skipped, so all must be of the same code
             "code": code_hashes(*TRAINING_PACKAGES),
         }
+
+
+def _refuse_missing_images(one: Combination) -> None:
+    """Refuse a row whose generated images are not there: without this, every row would fail, one after the other."""
+    synthetic = one.recipe.synthetic
+    if synthetic is not None and not Path(synthetic.folder).exists():
+        raise UsageError(
+            f"{one.name} needs the generated images in {synthetic.folder}, and there is no such folder. Make it with "
+            "`vitadel data convert`, or name another: --set synthetic.folder=DIR."
+        )
 
 
 def _radii(columns: Sequence[Column], threat: Threat | None) -> list[Threat]:

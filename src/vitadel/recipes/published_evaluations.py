@@ -602,7 +602,13 @@ _XCIT = Axis(
     ),
 )
 _VITS = Axis("model", tuple(value for value in _MODELS.values if value.label.startswith("ViT")))
-_JAIN2 = Axis("model", (Value("pgd-at + awp", recipe=aas.vit_b_imagenet100_at_awp),))
+# "a normally trained" ViT-B/16: that of PGD-AT without its adversary
+_JAIN2 = Axis(
+    "model",
+    (Value("standard", ("objective.attack=null", "selection.attack=null"), recipe=aas.vit_b_imagenet100_at),),
+)
+_RESNETS33 = ("ResNet-50x3", "ResNet-101x1", "ResNet-101x3")
+_FIGURE33 = Axis("model", tuple(value for value in _MODELS.values if value.label in _RESNETS33))
 _TORA = Axis("lambda", tuple(Value(weight, (f"objective.weight={weight}",)) for weight in ("0.1", "0.5", "0.9")))
 
 _FIGURES: dict[str, PublishedSweep] = {
@@ -628,20 +634,30 @@ _FIGURES: dict[str, PublishedSweep] = {
     "jain2024-figure2": _figure(
         _JAIN.format("figure 2"),
         "gaps between the largest attention scores",
-        "vit-b-imagenet100-at-awp",
+        "vit-b-imagenet100-at",
         _JAIN2,
         _EPS8,
         ("masking-quick",),
-        "The paper's model is trained normally: --model standard=MODEL.",
+        "The model is trained normally, for which the paper gives no settings: here those of PGD-AT. --model "
+        "standard=MODEL shows one of yours.",
     ),
     "bhojanapalli2021-figures7-9": _figure(
-        _BHOJANAPALLI.format("figures 7, 8, 9 and 31 to 34"),
+        _BHOJANAPALLI.format("figures 7, 8, 9, 31, 32 and 34"),
         "correlation of layers, lesions and restricted attention",
         "",
         _VITS,
         "linf:1/255",
         ("correlation", "lesion", "restricted-attention"),
         _WEIGHTS,
+    ),
+    "bhojanapalli2021-figure33": _figure(
+        _BHOJANAPALLI.format("figure 33"),
+        "linear CKA between the residual blocks of ResNets",
+        "",
+        _FIGURE33,
+        "linf:1/255",
+        ("correlation:measure=cka,biased=true,group=4096",),
+        f"On 4096 images: --data imagenet:DIR[:4096]; the paper draws them at random. {_WEIGHTS}",
     ),
     "bhojanapalli2021-figure5": _figure(
         _BHOJANAPALLI.format("figures 1 and 5"),

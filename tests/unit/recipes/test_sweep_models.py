@@ -144,10 +144,10 @@ def test_heads_are_rows_of_one_training(tmp_path: Path) -> None:
 
 
 def test_gpu_hours_come_from_the_log_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = as_sweep("tora-table3-low", ["tuning=tora"], SHORT, small=True, data="digits[:64]")
+    made = as_sweep("tora-table3", ["lambda=0.1", "tuning=tora"], SHORT, small=True, data="digits[:64]")
     (before,) = train_sweep(made, tmp_path).table.rows
     assert "GPU hours" not in values(list(before.columns)), "there is no GPU"
-    run = tmp_path / "tuning=tora"
+    run = tmp_path / "lambda=0.1,tuning=tora"
     monkeypatch.setattr(module, "_on_gpu", lambda run: True)
     (after,) = train_sweep(made, tmp_path).table.rows
     (hours,) = (one for one in after.columns if one.column == "GPU hours")
