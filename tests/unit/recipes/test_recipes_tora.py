@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from vitadel import models
@@ -80,6 +81,30 @@ def test_radii_and_phases() -> None:
     assert isinstance(backbone.objective, Standard)
     assert RECIPES["cifar10-tora-short"]().model.start == f"runs/{backbone.name}"
     assert RECIPES["digits-tora"]().model.start == "runs/digits-class-token"
+
+
+def test_imagenet_weights_are_resampled_fine_tuned_and_frozen(tmp_path: Path) -> None:
+    """Patches of 16 at 224 px become patches of 4 at 32 px, and adapters are trained beside the result."""
+    name, options = "timm:vit_tiny_patch16_224", {"depth": 2, "embed_dim": 12, "num_heads": 2}
+    published = models.load(name, num_classes=1000, options=options, seed=1)
+    file = tmp_path / "vit_tiny_patch16_224.safetensors"
+    save_file(published.net.state_dict(), file)
+    recipe = RECIPES["cifar10-vit-tiny-imagenet-finetune"]()
+    assert recipe.model.start == f"{name}@{file.name}"
+    recipe = replace(recipe, model=replace(recipe.model, start=f"{name}@{file}", options=options))
+    toy = [*SHORT, "plan.batch_size=8", "plan.compile=off", "plan.precision=float32"]
+    tuned = train_recipe(override(recipe, toy), tmp_path / "backbone", data_spec="digits[:16]")
+    assert tuned.spec is not None
+    assert (tuned.spec.image_size, tuned.spec.patch_size, tuned.spec.normalization) == (32, 4, published.normalization)
+    assert tuned(torch.rand(1, 3, 32, 32)).shape == (1, 10)
+    tora = override(
+        RECIPES["cifar10-tora-short"](),
+        [*toy, f"model.start={tmp_path / 'backbone'}", "model.tuning.reduction=2", "plan.validate_every_epochs=2"],
+    )
+    adapted = train_recipe(tora, tmp_path / "tora", data_spec="digits[:16]")
+    assert isinstance(adapted.net, AdaptedViT)
+    frozen = adapted.net.backbone.state_dict()
+    assert all(torch.equal(frozen[key], weights) for key, weights in tuned.net.state_dict().items())
 
 
 def test_published_numbers_agree_with_each_other() -> None:
