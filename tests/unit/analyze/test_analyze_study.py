@@ -58,7 +58,7 @@ def test_a_study_measures_and_summarizes(confidence: Any, x: Tensor) -> None:
     result = study(Brightness(), x, Y, confidence(), batch_size=3)
     assert result["mean"] == pytest.approx(MEAN)
     assert result["settings"] == {"is": "Confidence", "top": 1}
-    assert result["summary"] == f"The model is {MEAN:.0%} sure."
+    assert result["summary"] == f"The mean confidence is {MEAN:.0%}."
     assert "threat" not in result
     assert study(Brightness(), x, Y, confidence(top=2))["mean"] == pytest.approx(1)
     with pytest.raises(UsageError, match=r"Confidence\.top must be at least 1"):

@@ -12,8 +12,9 @@ import torch
 import vitadel.recipes.sweep as module
 from vitadel import models
 from vitadel.api.evaluate import evaluate
-from vitadel.api.sweep import SweepResult, as_sweep
+from vitadel.api.sweep import as_sweep
 from vitadel.api.sweep import sweep as train_sweep
+from vitadel.api.sweep_result import SweepResult
 from vitadel.attacks import APGD, FGSM, PGD, Attack, AutoAttack
 from vitadel.core.errors import UsageError
 from vitadel.core.progress import ProgressCallback, silent

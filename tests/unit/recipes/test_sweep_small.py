@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from vitadel import models
-from vitadel.api.sweep import SweepResult, as_sweep
+from vitadel.api.sweep import as_sweep
 from vitadel.api.sweep import sweep as train_sweep
+from vitadel.api.sweep_result import SweepResult
 from vitadel.core.errors import UsageError
 from vitadel.objectives import AWP, TRADES, AttentionScaling
 from vitadel.recipes import RECIPES, Recipe, override
