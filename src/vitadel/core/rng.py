@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 
 _WORD = (1 << 64) - 1
-# SplitMix64: the step, then shift and factor of each round of the mixer
+# SplitMix64: the step of the state, then the shift and the factor of each round of the mixer
 GOLDEN = 0x9E3779B97F4A7C15
-ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
-_CPU = torch.device("cpu")
+FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 def fold_seed(seed: int, *numbers: int) -> int:
@@ -35,12 +34,12 @@ def fold_seed(seed: int, *numbers: int) -> int:
 
 
 @contextmanager
-def seeded_generators(seed: int, device: torch.device = _CPU) -> Iterator[None]:
-    """Context manager: the global generators start from `seed`, and continue after it as if nothing had happened.
+def seeded_generators(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Context manager: the global generators start from `seed`; their states are restored after it.
 
     These are Python's `random`, numpy's, and torch's on the CPU and on `device`.
     """
-    devices = [device] if device.type == "cuda" else []
+    devices = [device] if device is not None and device.type == "cuda" else []
     of_python, of_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices):
         random.seed(seed)
@@ -65,11 +64,15 @@ class RandomStreams:
     @classmethod
     def of(cls, seed: int, index_B: Tensor) -> "RandomStreams":
         """The streams of the images numbered `index_B` in their data set."""
-        return cls(splitmix64(index_B.to(torch.int64) ^ as_int64(splitmix64_int(seed))))
+        return cls(splitmix64(index_B.to(torch.int64) ^ signed_word(splitmix64_int(seed))))
 
     def fold(self, number: int | Tensor) -> "RandomStreams":
         """Fresh streams for iteration, restart or purpose `number`, independent of these; [B] if each has its own."""
-        word = splitmix64(number + as_int64(GOLDEN)) if isinstance(number, Tensor) else as_int64(splitmix64_int(number))
+        word = (
+            splitmix64(number + signed_word(GOLDEN))
+            if isinstance(number, Tensor)
+            else signed_word(splitmix64_int(number))
+        )
         return RandomStreams(splitmix64(self.key_B ^ word))
 
     def at(self, rows: Tensor) -> "RandomStreams":
@@ -80,8 +83,8 @@ class RandomStreams:
         """[B, *shape] numbers in [0, 1), with as many random bits as `dtype` holds: more would round up to 1."""
         bits = 1 - round(math.log2(torch.finfo(dtype).eps))
         counter = torch.arange(1, math.prod(shape) + 1, device=self.key_B.device)
-        words = splitmix64(self.key_B[:, None] + counter * as_int64(GOLDEN))
-        top = shift_right(words, 64 - bits).to(torch.float64 if bits == 53 else torch.float32)
+        words = splitmix64(self.key_B[:, None] + counter * signed_word(GOLDEN))
+        top = _shift(words, 64 - bits).to(torch.float64 if bits == 53 else torch.float32)
         return (top * 2.0**-bits).to(dtype).view(-1, *shape)
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -100,26 +103,26 @@ class RandomStreams:
         return torch.where(self.uniform(*shape) < 0.5, -1.0, 1.0).to(dtype)
 
 
-def as_int64(word: int) -> int:
+def signed_word(word: int) -> int:
     """The int64 with the bits of an unsigned word."""
     return word - (1 << 64) if word >> 63 else word
 
 
-def shift_right(words: Tensor, bits: int) -> Tensor:
-    """The shift of unsigned words: `>>` alone would copy the sign bit of an int64."""
-    return (words >> bits).bitwise_and_((1 << (64 - bits)) - 1)
+def _shift(words: Tensor, bits: int) -> Tensor:
+    # `>>` copies the sign bit of an int64; the mask turns that into the shift of an unsigned word
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def splitmix64(words: Tensor) -> Tensor:
     """SplitMix64's mixer applied to states that were incremented already, as int64."""
-    for bits, factor in ROUNDS:
-        words = (words ^ shift_right(words, bits)) * as_int64(factor)
+    for bits, factor in FACTORS:
+        words = (words ^ _shift(words, bits)) * signed_word(factor)
     return words
 
 
 def splitmix64_int(word: int) -> int:
     """SplitMix64's next number after the state `word`: increment, then mix."""
     word = (word + GOLDEN) & _WORD
-    for bits, factor in ROUNDS:
+    for bits, factor in FACTORS:
         word = ((word ^ (word >> bits)) * factor) & _WORD
     return word

@@ -369,7 +369,7 @@ class Taps:
         fixed = [name for block in self._blocks() if block.changes_shape for name in (block.name, f"{block.name}.attn")]
         if refused := [name for name in fixed if name in names]:
             raise UsageError(
-                f"{', '.join(refused)} cannot be skipped: they reduce the number of tokens as later blocks need. "
+                f"{', '.join(refused)} cannot be skipped: later blocks rely on the smaller number of tokens. "
                 f"Name the other blocks one by one, or skip its MLP: {refused[0].removesuffix('.attn')}.mlp."
             )
 

@@ -1,8 +1,8 @@
-"""Random numbers for whole images, made fast.
+"""Fast random numbers for whole images.
 
-A corruption takes a random number or two for every pixel value, 150,000 at 224 px, so sampling costs as much as
-corrupting. These numbers come from the same keys as `vitadel.core.rng` and keep its promise (a function of seed, image,
-stream and position, the same on every device), but each 64-bit word serves two of them, and each pair of uniform
+A corruption needs one or two random numbers per pixel value, 150,000 at 224 px, so sampling takes as long as the
+corruption itself. These numbers have the same keys and guarantees as those of `vitadel.core.rng` (a function of seed,
+image, stream and position, the same on every device), but each 64-bit word gives two of them, and each pair of uniform
 numbers two normal ones.
 """
 
@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitadel.core.rng import GOLDEN, ROUNDS, RandomStreams, as_int64, shift_right
+from vitadel.core.rng import FACTORS, GOLDEN, RandomStreams, signed_word
 
-# the last round of SplitMix64 has no factor
-*_ROUNDS, (_LAST, _) = ROUNDS
+*_ROUNDS, (_LAST, _) = FACTORS  # the factor of the last round is 1
 
 
 def uniform(rng: RandomStreams, *shape: int) -> Tensor:
@@ -61,7 +60,12 @@ def _steps(count: int) -> NDArray[np.uint64]:
 
 def words_by_torch(key_B: Tensor, count: int) -> Tensor:
     """The same words, on any device."""
-    words = key_B[:, None] + torch.arange(1, count + 1, device=key_B.device) * as_int64(GOLDEN)
+    words = key_B[:, None] + torch.arange(1, count + 1, device=key_B.device) * signed_word(GOLDEN)
     for bits, factor in _ROUNDS:
-        words.bitwise_xor_(shift_right(words, bits)).mul_(as_int64(factor))
-    return words.bitwise_xor_(shift_right(words, _LAST))
+        words.bitwise_xor_(_shift(words, bits)).mul_(signed_word(factor))
+    return words.bitwise_xor_(_shift(words, _LAST))
+
+
+def _shift(words: Tensor, bits: int) -> Tensor:
+    # an unsigned shift, as in core.rng, but in place
+    return (words >> bits).bitwise_and_((1 << (64 - bits)) - 1)

@@ -148,7 +148,7 @@ def test_downsampling_blocks_cannot_be_skipped(model: Model, x: Tensor, patterns
         pass
     instead = named.split(",")[0].removesuffix(".attn")
     assert str(error.value) == (
-        f"{named} cannot be skipped: they reduce the number of tokens as later blocks need. "
+        f"{named} cannot be skipped: later blocks rely on the smaller number of tokens. "
         f"Name the other blocks one by one, or skip its MLP: {instead}.mlp."
     )
     assert torch.equal(model(x), before)

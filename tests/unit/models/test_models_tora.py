@@ -318,7 +318,7 @@ def test_other_families_are_refused() -> None:
 def test_invalid_settings_are_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         Tuning(**settings)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="leaves nothing of 32"):
+    with pytest.raises(UsageError, match="leaves no channels of 32"):
         make_adapted_vit(backbone(), Tuning(reduction=64), 5)
 
 
