@@ -38,7 +38,7 @@ def test_a_study_runs_and_is_reported(
     assert "Verdict: cannot tell" in out  # 24 images are too few
     assert "square: " in err
     drawn = {path.stem[3:] for path in (run / "figures").iterdir()}
-    assert {"accuracy-and-radius", "accuracy-and-steps", "accuracy-and-rescaled-attentions"} <= drawn
+    assert {"accuracy-and-radius", "accuracy-and-steps", "accuracy-and-rescaled-attention-layers"} <= drawn
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in (run / "figures").glob("*.png"))
     parts = Run.open(run).manifest.parts
     assert isinstance(parts, dict)
@@ -148,7 +148,7 @@ def test_a_study_with_exhibits_runs_and_is_reported(vitadel: Command, gated: Pat
     code, out, err = vitadel(*words, tmp_path / "one")
     assert code == 0, err
     assert out.startswith(f"Gates of the adapters: {gated}\nOn 9 images the gates give the robustness adapter 0.500")
-    assert "Shares in numbers" in out
+    assert "Share per block (table)" in out
     assert "0.5000" in out
     names = ["share-of-the-accuracy-adapter", "share-of-the-robustness-adapter", "mean-share-per-block"]
     files = {f"{number:02d}-{name}.{kind}" for number, name in enumerate(names, 1) for kind in ("png", "pdf")}

@@ -16,20 +16,27 @@ from vitadel.train import SGD, AdamW, Lion, Mixing, PILAugment, TrainingConfig
 
 RECORD = Path(__file__).with_name("defaults.json")
 THREAT = Linf(0.1)
-NAMED = {
-    **{f"suite {name}": suite for name, suite in SUITES.items()},
-    **{f"study {name}": make() for name, make in STUDIES.items()},
-    **{f"attack {name}": make() for name, make in ATTACKS.items()},
-    **{f"scaling {name}": make for name, make in SCALINGS.items()},
-    **{f"threat {name}": kind(0.1) for name, kind in THREATS.items()},
-    **{f"objective {kind.__name__}": kind(None, THREAT) for kind in (Adversarial, TRADES, MART, TORATraining)},
-    **{f"objective {kind.__name__}": kind(Standard()) for kind in (AWP, AttentionScaling)},
-    "objective ARDPRM": ARDPRM(Adversarial(None, THREAT)),
-    **{f"optimizer {kind.__name__}": kind(lr=0.1) for kind in (SGD, AdamW, Lion)},
-    "plan": TrainingConfig(epochs=10, batch_size=8, optimizer=SGD(lr=0.1)),
-    "mixing": Mixing(),
-    "pil-augment": PILAugment(),
-}
+
+
+def made() -> dict[str, object]:
+    """Everything with a name, with its default settings."""
+    return {
+        **{f"suite {name}": suite for name, suite in SUITES.items()},
+        **{f"study {name}": make() for name, make in STUDIES.items()},
+        **{f"attack {name}": make() for name, make in ATTACKS.items()},
+        **{f"scaling {name}": make() for name, make in SCALINGS.items()},
+        **{f"threat {name}": kind(0.1) for name, kind in THREATS.items()},
+        **{f"objective {kind.__name__}": kind(None, THREAT) for kind in (Adversarial, TRADES, MART, TORATraining)},
+        **{f"objective {kind.__name__}": kind(Standard()) for kind in (AWP, AttentionScaling)},
+        "objective ARDPRM": ARDPRM(Adversarial(None, THREAT)),
+        **{f"optimizer {kind.__name__}": kind(lr=0.1) for kind in (SGD, AdamW, Lion)},
+        "plan": TrainingConfig(epochs=10, batch_size=8, optimizer=SGD(lr=0.1)),
+        "mixing": Mixing(),
+        "pil-augment": PILAugment(),
+    }
+
+
+NAMES = list(made())
 
 
 def as_json(value: object) -> object:
@@ -48,9 +55,9 @@ def as_json(value: object) -> object:
     return getattr(value, "__qualname__", str(value))
 
 
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("name", NAMES)
 def test_defaults_are_those_on_record(name: str) -> None:
-    settings = as_json(NAMED[name])
+    settings = as_json(made()[name])
     if isinstance(settings, dict):
         for text in ("about", "title"):
             settings.pop(text, None)

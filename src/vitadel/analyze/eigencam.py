@@ -35,8 +35,8 @@ def eigencam(features_BNC: Tensor, *, center: bool = False) -> Tensor:
     else:
         _, vector_BC = _leading(a_BNC.mT @ a_BNC)
         map_BN = _times(a_BNC, vector_BC)
-    sign_B1 = torch.where(map_BN.amax(1, keepdim=True) >= -map_BN.amin(1, keepdim=True), 1.0, -1.0)
-    return size_B11[:, 0] * sign_B1.to(map_BN) * map_BN
+    map_BN = map_BN * size_B11[:, 0]
+    return torch.where(map_BN.amax(1, keepdim=True) >= -map_BN.amin(1, keepdim=True), map_BN, -map_BN)
 
 
 def _leading(g_Bnn: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ Shape letters: N tokens, P patches.
 
 import enum
 import statistics
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, ClassVar
@@ -142,7 +143,7 @@ class RestrictedAttention:
                 f"the model has {grid[0]} x {grid[1]} patches, so that none are farther apart than {largest}; "
                 f"RestrictedAttention.distances asks for {beyond[0]}. Write at most {largest}."
             )
-        return self.distances or (*(distance for distance in _USUAL if distance < largest), largest)
+        return self.distances or (*_USUAL[: bisect_left(_USUAL, largest)], largest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

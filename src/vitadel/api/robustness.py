@@ -22,8 +22,8 @@ from vitadel.data import DataSet, Split
 from vitadel.evaluate import AttackSuite, Context, MemoryStore, TensorImages, evaluate_suite
 from vitadel.evaluate.adversarial_images import IMAGES
 from vitadel.evaluate.attack_runner import is_randomized
-from vitadel.evaluate.attention_scaling import factors_of
 from vitadel.evaluate.parsing import SuiteLike, as_suites
+from vitadel.evaluate.scaled_suites import factors_of
 from vitadel.threats import Threat, as_threat
 
 _ELSEWHERE = {

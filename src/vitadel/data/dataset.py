@@ -1,4 +1,4 @@
-"""A data set: its classes, its splits, and what a manifest records of them."""
+"""A data set: its classes, its splits, and their description for manifests."""
 
 import difflib
 import hashlib
@@ -14,7 +14,7 @@ from vitadel.data.split import Split
 
 Color = tuple[float, float, float]
 
-# images over which mean and deviation are measured
+# number of images from which mean and standard deviation are computed
 _MEASURED = 1000
 # classes that an error lists in full
 _LISTED = 100
@@ -30,16 +30,16 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DataSet:
-    """Images to train on (`train`), to choose a checkpoint by (`holdout`) and to report on (`test`).
+    """Images for training (`train`), for checkpoint selection (`holdout`) and for reported numbers (`test`).
 
     Args:
-        spec: The text that named it, such as `cifar10:DIR`.
+        spec: Its text, such as `cifar10:DIR`.
         classes: Names of the classes; a label is an index into them.
-        preprocess: How pictures are brought to the size of the model's input.
-        train: Training images without the hold-out; None where the source has only test images.
-        holdout: A tenth of the training images, at most 1000; None where no class has two, or if none was wanted.
-        test: Images for reported numbers.
-        published: Mean and deviation as the field uses them for this data set, if it is a known one.
+        preprocess: How images are resized and cropped to the input size of the model.
+        train: Training images without the hold-out; None if the source has only test images.
+        holdout: A tenth of the training images, at most 1000; None if no class has two, or if it was turned off.
+        test: Test images.
+        published: The commonly used mean and standard deviation of a known data set.
 
     Example:
         >>> digits = vd.load_data("digits")
@@ -63,7 +63,7 @@ class DataSet:
 
     @property
     def num_classes(self) -> int:
-        """How many classes a label can name."""
+        """Number of classes."""
         return len(self.classes)
 
     @property
@@ -74,7 +74,7 @@ class DataSet:
 
     @property
     def mean(self) -> Color:
-        """The channels' means: published for the known data sets, else measured over the first 1000 images."""
+        """The means of the channels: published ones for known data sets, else computed from the first 1000 images."""
         return self._statistics.mean
 
     @property
@@ -95,7 +95,7 @@ class DataSet:
         return self.splits[name]
 
     def describe(self) -> dict[str, object]:
-        """What a manifest needs to tell this data set from another."""
+        """The description that identifies this data set in a manifest."""
         names = hashlib.sha256("\n".join(self.classes).encode(errors="surrogateescape")).hexdigest()
         return {
             "spec": self.spec,
@@ -110,7 +110,7 @@ class DataSet:
 
 
 def measure(split: Split) -> Statistics:
-    """Mean and deviation of the first 1000 images, summed as integers so that the order of summation cannot matter."""
+    """Mean and standard deviation of the first 1000 images; integer sums do not depend on their order."""
     total, squares, count = torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64), 0
     for index in torch.arange(min(_MEASURED, len(split))).split(50):
         pixels = split.pixels.read(index).to(torch.int64)
@@ -119,7 +119,7 @@ def measure(split: Split) -> Statistics:
         count += pixels.numel() // 3
     mean = total.double() / count
     std = (squares.double() / count - mean.square()).clamp_min(0).sqrt()
-    # a channel of one color has no spread; one gray level keeps the division by it defined
+    # at least one gray level, since normalization divides by it
     return Statistics(_rounded(mean / 255), _rounded(std.clamp_min(1) / 255))
 
 
@@ -130,7 +130,7 @@ def _rounded(values: torch.Tensor) -> Color:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """All images that a reader finds, before hold-out, fixed order and prefix; a label is an index into `classes`."""
+    """All images of a reader, before hold-out, fixed order and slicing; a label is an index into `classes`."""
 
     classes: tuple[str, ...]
     train: Split | None
@@ -138,7 +138,7 @@ class Source:
     statistics: Statistics | None
 
     def choose(self, classes: Sequence[str], *, keep_labels: bool = False) -> "Source":
-        """The images of these classes alone, labeled 0, 1, ... in the order given, or as they were."""
+        """Only the images of these classes, labeled 0, 1, ... in the given order, or with their own labels."""
         check_classes(classes, self.classes)
         numbers = torch.tensor([self.classes.index(name) for name in classes])
         new_label = torch.full((len(self.classes),), -1, dtype=torch.int64)
@@ -149,12 +149,12 @@ class Source:
 
 
 def check_classes(chosen: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse a choice that is empty, repeats itself or names a class that does not exist."""
+    """Raise a UsageError if the choice is empty, or names a class twice or one that does not exist."""
     if not chosen:
         raise UsageError("no class is chosen. Name at least one, or leave the choice out for all of them.")
     for number, name in enumerate(chosen):
         if name in chosen[:number]:
-            raise UsageError(f"class {name!r} is chosen twice. Name each class once: its place is its label.")
+            raise UsageError(f"class {name!r} is chosen twice. Name each class once: its position is its label.")
     for name in sorted(set(chosen) - set(known)):
         raise _unknown_class(name, known)
 

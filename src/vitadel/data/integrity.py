@@ -1,4 +1,4 @@
-"""Whether a data set on disk is whole: which images cannot be read, and what a released data set lacks."""
+"""Integrity of a data set on disk: unreadable images, and missing parts of a released data set."""
 
 import os
 from collections import Counter
@@ -41,14 +41,14 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """How many images each class has in each split, and which of them cannot be read."""
+    """The number of images of each class in each split, and the unreadable images."""
 
     counts: Mapping[str, Mapping[str, int]]
     unreadable: tuple[Unreadable, ...]
 
 
 def check(dataset: DataSet, *, progress: Callable[[int], None] | None = None) -> CheckReport:
-    """Decode every image of every split once; `progress` is called with how many more are done."""
+    """Decode every image of every split once; `progress` is called with the number of further images done."""
     counts: dict[str, dict[str, int]] = {}
     faults: list[Unreadable] = []
     for name, split in dataset.splits.items():
@@ -92,7 +92,7 @@ def _fault(split: Split, i: int) -> Unreadable | None:
 
 
 def missing(dataset: DataSet) -> tuple[str, ...]:
-    """What the data set has less of than was released, a sentence each; nothing of those that have no fixed content."""
+    """What is missing compared to the released data set, one sentence each; empty for data sets without a release."""
     spec = parse_spec(dataset.spec)
     if spec.first is not None or spec.listed is not None:
         return ()  # only a part was requested

@@ -1,4 +1,4 @@
-"""The fixed order of images and the hold-out: decided by the images' names alone, never by a seed or a listing."""
+"""The fixed order of images and the hold-out, which depend on the images' names only, not on a seed or a listing."""
 
 import hashlib
 from collections import Counter
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vitadel.data.split import Split
 
-# Changing a salt moves images of every data set: old numbers would no longer compare. Each purpose has its own, or
-# the images left over by a draw would come sorted by how much their class had to give.
+# Never change a salt: it would move images of every data set between splits. Each purpose has its own salt, as the
+# images that remain after a selection would otherwise be ordered by the same hash.
 _ORDER_SALT = "vitadel/order"
 _HOLDOUT_SALT = "vitadel/holdout"
 _TEST_SALT = "vitadel/test"
@@ -27,7 +27,7 @@ def hold_out(train: Split) -> tuple[Split, Split | None]:
     """Training images without their hold-out, and the hold-out.
 
     The hold-out is a tenth of every class, at least one image of a class that has two, and at most 1000 images in
-    all: no class gives its second image before every class that can has given its first.
+    total: the first image of every class is taken before the second of any.
     """
     counts = Counter(train.labels.tolist())
     quota = {label: max(_tenths(count, 1), 1) if count > 1 else 0 for label, count in counts.items()}
@@ -36,14 +36,14 @@ def hold_out(train: Split) -> tuple[Split, Split | None]:
 
 
 def train_and_test(pool: Split) -> tuple[Split, Split]:
-    """Training and test images of a source that has no such division: a fifth of every class is for the test."""
+    """Training and test images of a source without splits: a fifth of every class becomes test images."""
     counts = Counter(pool.labels.tolist())
     rest, drawn = _draw(pool, {label: _tenths(count, 2) for label, count in counts.items()}, _TEST_SALT)
     return replace(pool.take(rest), name="train"), replace(pool.take(drawn), name="test")
 
 
 def _draw(split: Split, quota: Mapping[int, int], salt: str, *, limit: int | None = None) -> tuple[Tensor, Tensor]:
-    """The index of those left, and of those drawn: `quota` of each class by lowest hash, at most `limit` in all."""
+    """The indices of remaining and selected images: `quota` per class with the lowest hashes, at most `limit`."""
     labels = split.labels.tolist()
     seen: Counter[int] = Counter()
     ranked: list[tuple[int, int]] = []

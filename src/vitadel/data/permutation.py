@@ -1,10 +1,10 @@
-"""Every number below a count once, in random order, without writing the order down.
+"""Random permutations that are computed and not stored.
 
-A shuffled list of 50 million numbers takes 400 MB in every process; this takes none. A Feistel network (Luby & Rackoff
-1988) is a bijection whatever its round function, here SplitMix64 of (seed, pass, round, other half). Its halves are
-not bits but the row and the column of a square hardly larger than the count (the generalized network of Black &
-Rogaway 2002): the next power of four can be four times as large. The few numbers that land beyond the count are sent
-through again until they land below it (cycle walking, same authors), which keeps it a bijection.
+A shuffled list of 50 million numbers takes 400 MB in every process. A Feistel network (Luby & Rackoff 1988) is a
+bijection for any round function, here SplitMix64 of (seed, pass, round, other half). Its halves are the row and the
+column in a square slightly larger than the count (the generalized network of Black & Rogaway 2002), since the next
+power of four could be four times as large. The few results beyond the count are permuted again until they are below it
+(cycle walking, same authors), which preserves bijectivity.
 """
 
 import math
@@ -18,7 +18,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import Range, Seed, check_ranges
 from vitadel.core.rng import RandomStreams
 
-# each changes row and column; with fewer, the positions of a handful of images are visibly related
+# each changes row and column; with fewer rounds, the positions of small sets of images are correlated
 _ROUNDS = 5
 
 
@@ -57,5 +57,5 @@ class Permutation:
 
 
 def _word(keys: RandomStreams, number: int, half: Tensor) -> Tensor:
-    # a half has at most 30 bits, so the number of the step fits above it; two bits fewer leave space for the sum
+    # a half has at most 30 bits, so the number of the step is shifted above it; 62 bits prevent overflow of the sum
     return keys.fold(half + (number << 32)).key_B >> 2

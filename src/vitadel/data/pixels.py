@@ -1,4 +1,4 @@
-"""Where the pixels of a split come from: from memory, or from files that are decoded when they are read."""
+"""Sources of a split's pixels: memory, or files that are decoded when they are read."""
 
 import os
 import struct
@@ -46,12 +46,12 @@ class Pixels(ABC):
 
     @abstractmethod
     def take(self, index: Tensor) -> "Pixels":
-        """The images at `index` alone, in that order."""
+        """The images at `index`, in that order."""
 
     @property
     @abstractmethod
     def image_size(self) -> tuple[int, int]:
-        """Height and width of what `read` gives."""
+        """Height and width of the images that `read` returns."""
 
     @abstractmethod
     def original(self, i: int) -> Image.Image:
@@ -92,7 +92,7 @@ class InMemory(Pixels):
 
 
 class Preprocessed(Pixels):
-    """Pictures that are preprocessed each time they are read, several at once in threads."""
+    """Images in files, which threads decode and preprocess each time they are read."""
 
     preprocess: Preprocess
 
@@ -198,7 +198,7 @@ class Files(Preprocessed):
 
 
 def threads(area: int | None = None) -> int:
-    """How many threads decode pictures of `area` pixels at once, or of any size.
+    """Number of threads for decoding pictures of `area` pixels, or of any size.
 
     Around the decoding itself a thread holds the interpreter lock for about as long as decoding 100 x 100 pixels takes:
     for pictures that small, one thread is faster than several.

@@ -30,7 +30,7 @@ class Interpolation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CenterCrop:
-    """The short side brought to `resize`, then the central square of `size`; the aspect ratio stays.
+    """Resize of the short side to `resize`, then a central crop of `size`; preserves the aspect ratio.
 
     Without `resize`, the crop keeps 7/8 of the short side, as in 224 of 256.
     """
@@ -54,11 +54,11 @@ class CenterCrop:
 
     @property
     def name(self) -> str:
-        """As manifests and records have it."""
+        """The name in manifests and records."""
         return f"crop{self.size}-of-{self.short_side}-{self.interpolation.value}"
 
     def is_noop_for(self, width: int, height: int) -> bool:
-        """Whether a picture of this size comes out untouched."""
+        """Whether an image of this size is not changed."""
         return width == height == self.size == self.short_side
 
     def __call__(self, picture: Image.Image) -> Tensor:
@@ -77,7 +77,7 @@ class CenterCrop:
 
 @dataclass(frozen=True, slots=True)
 class Squash:
-    """The whole picture brought to `size` x `size`, whatever its aspect ratio."""
+    """Resize of the whole image to `size` x `size`; does not preserve the aspect ratio."""
 
     size: Size
     interpolation: Interpolation = Interpolation.BILINEAR
@@ -87,11 +87,11 @@ class Squash:
 
     @property
     def name(self) -> str:
-        """As manifests and records have it."""
+        """The name in manifests and records."""
         return f"squash{self.size}-{self.interpolation.value}"
 
     def is_noop_for(self, width: int, height: int) -> bool:
-        """Whether a picture of this size comes out untouched."""
+        """Whether an image of this size is not changed."""
         return width == height == self.size
 
     def __call__(self, picture: Image.Image) -> Tensor:

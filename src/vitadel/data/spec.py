@@ -50,7 +50,7 @@ def parse_spec(text: str) -> Spec:
 
 
 def read_list(path: Path) -> tuple[str, ...]:
-    """One class name or one image per line; blank lines and what follows a # are passed over."""
+    """One class name or one image per line; blank lines and comments after # are ignored."""
     refuse_special(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -63,7 +63,7 @@ class Split(Dataset[tuple[Tensor, int]]):
         return self.__getitems__([i % len(self)])[0]
 
     def __getitems__(self, index: Sequence[int]) -> list[tuple[Tensor, int]]:
-        """Several items at once: DataLoader calls this, so that images are decoded in parallel."""
+        """Several items; DataLoader calls this, so that images are decoded in parallel."""
         chosen = torch.as_tensor(index, dtype=torch.int64)
         return list(zip(self.images(chosen), self.labels[chosen].tolist(), strict=True))
 
@@ -101,7 +101,7 @@ class Split(Dataset[tuple[Tensor, int]]):
         return self.pixels.read(self._checked(index)).to(torch.float32).div_(255)
 
     def take(self, index: Tensor) -> "Split":
-        """The images at `index` alone, in that order."""
+        """The images at `index`, in that order."""
         index = self._checked(index)
         ids = tuple(self.ids[i] for i in index.tolist())
         return Split(self.name, ids, self.labels[index], self.pixels.take(index), self.skipped)

@@ -7,10 +7,10 @@ results, so an interrupted evaluation resumes.
 from vitadel.attacks import NamedAttack
 from vitadel.evaluate.adversarial_images import read_adversarial_images
 from vitadel.evaluate.attack_runner import AttackRunner
-from vitadel.evaluate.attention_scaling import PAPER_PROTOCOL
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.images import TensorImages, refuse_other_classes, refuse_unwritable_names
 from vitadel.evaluate.sanity_checks import sanity_flags
+from vitadel.evaluate.scaled_suites import PAPER_PROTOCOL
 from vitadel.evaluate.store import MemoryStore, ResultStore
 from vitadel.evaluate.suites import (
     ATTACK_SUITES,

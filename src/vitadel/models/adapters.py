@@ -41,13 +41,13 @@ def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | No
     return Model(net, backbone.normalization, spec)
 
 
-def save_adapters(model: Model, path: Path, about: Mapping[str, str] | None = None) -> None:
+def save_adapters(model: Model, path: str | Path, about: Mapping[str, str] | None = None) -> None:
     """Write the adapters without the frozen network, to a small file for `add_adapters`."""
     net = _adapted(model)
     assert model.spec is not None
     added = {key: value for key, value in net.state_dict().items() if not key.startswith("backbone.")}
     known = {SPEC_KEY: model.spec.to_json(), BACKBONE_KEY: weights_sha256(net.backbone.state_dict())}
-    write_tensors(path, added, {**known, **(about or {})})
+    write_tensors(Path(path), added, {**known, **(about or {})})
 
 
 def add_adapters(backbone: Model, path: str | Path) -> Model:

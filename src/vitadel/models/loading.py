@@ -113,7 +113,11 @@ def _weights(text: str, request: _ModelRequest) -> tuple[Mapping[str, Tensor] | 
 
 
 def save(
-    model: Model, path: Path, about: Mapping[str, str] | None = None, *, tensors: Mapping[str, Tensor] | None = None
+    model: Model,
+    path: str | Path,
+    about: Mapping[str, str] | None = None,
+    *,
+    tensors: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a checkpoint that `load` can read without further arguments.
 
@@ -126,7 +130,9 @@ def save(
     if model.spec is None:
         raise UsageError("only models made by `load` know how to be built again; save this one's state dict instead.")
     values = model.net.state_dict() if tensors is None else tensors
-    write_tensors(path, attention_scales.without_training(values), {SPEC_KEY: model.spec.to_json(), **(about or {})})
+    write_tensors(
+        Path(path), attention_scales.without_training(values), {SPEC_KEY: model.spec.to_json(), **(about or {})}
+    )
 
 
 def training_run_of(model: str | Path) -> Path | None:

@@ -86,7 +86,7 @@ def _below(path: str, sources: Mapping[str, str]) -> dict[str, str]:
 
 
 def _method(name: str) -> tuple[Objective, dict[str, str]]:
-    """An objective, and where its values come from, by paths below it."""
+    """An objective, and the sources of its values by relative paths."""
     attack = PGD(steps=10, step_size=2 / 255, keep_best=False)
     beta = f"{_MO}; 6"
     if name.endswith("-awp"):

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class AugmentationSet:
-    """What comes on top of the base: the alphas of `Mixing`, timm's RandAugment, the probability of `Erase`."""
+    """Augmentations added to the base: the alphas of `Mixing`, timm's RandAugment, the probability of `Erase`."""
 
     mixup: float = 0.0
     cutmix: float = 0.0

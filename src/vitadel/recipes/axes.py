@@ -1,4 +1,4 @@
-"""What a sweep varies: axes and their values."""
+"""The axes of a sweep, and their values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -30,7 +30,7 @@ def _augmented(recipe: Recipe, name: str) -> Recipe:
 
 
 def _eps_warmed_up(recipe: Recipe, epochs: str) -> Recipe:
-    """Papers count the epochs in which the radius grows; recipes say which share of training that is."""
+    """Convert a paper's number of warm-up epochs of the radius to the share of training that recipes use."""
     return override(recipe, [f"objective.eps_warmup={epochs}/{recipe.plan.total_epochs}"])
 
 

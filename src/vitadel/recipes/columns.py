@@ -20,17 +20,17 @@ _CLEAN = "clean"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An evaluation of every row of a table, and the number of it that is shown.
+    """A column of a table: an evaluation of every row, and the measure that is shown.
 
     Args:
         name: The heading of the column.
-        evaluation: What is carried out: a suite, or its text or that of an attack, as `--suite` and `--attack` take it.
-        threat: Its threat model where it is not that of the table.
-        scaling: How attention is scaled, as `--scaling` takes it.
-        rescaled: Whether the rescaled model is scored in the model's place, as Jain & Dutta do.
-        measure: The number: `clean`, or the name of a measure of the suite; by default its main one.
-        source: Where settings come from that the paper does not state.
-        published: The column of the published table that it is compared with, if it has another name.
+        evaluation: A suite, or text of a suite or an attack, as for `--suite` and `--attack`.
+        threat: Its threat model, if different from the table's.
+        scaling: Attention scaling, as for `--scaling`.
+        rescaled: Whether the rescaled model is scored instead of the model, as by Jain & Dutta.
+        measure: The number: `clean`, or the name of a measure of the suite; the main one by default.
+        source: The source of settings that the paper does not state.
+        published: The column of the published table that it is compared with, if its name is different.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Column:
 
     @property
     def suite(self) -> Suite:
-        """What is carried out; a single attack is called by its text, so that a run can have several."""
+        """The suite; that of a single attack is named after its text, so that a run can have several."""
         if not isinstance(self.evaluation, str):
             return self.evaluation
         (suite,) = as_suites(self.evaluation)
@@ -62,12 +62,12 @@ class Evaluation:
 
     Args:
         model: A run folder or another model.
-        run: The folder it is written to.
+        run: The run folder of the results.
         data: The test images.
-        suites: What is carried out.
+        suites: The suites.
         threat: Their threat model.
-        scaling: How attention is scaled.
-        study: A study that is carried out in place of suites, as `vitadel analyze` takes it.
+        scaling: Attention scaling.
+        study: A study to run instead of suites, as text for `vitadel analyze`.
     """
 
     model: str
@@ -81,21 +81,21 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class TestImages:
-    """Where images for the tests come from.
+    """The sources of test images.
 
     Args:
-        usual: The data set whose test images are used.
-        own: Data sets for suites of images of their own, by kind: `imagenet-a`, `imagenet-r`, `cue-conflict`.
+        usual: The data set whose test images are used by default.
+        own: Data sets for suites that need specific images, by kind: `imagenet-a`, `imagenet-r`, `cue-conflict`.
     """
 
-    __test__ = False  # no test, whatever its name
+    __test__ = False  # not a test case, which pytest would assume from the name
 
     usual: str
     own: Mapping[str, str]
 
     @classmethod
     def of(cls, given: Sequence[str], otherwise: str) -> "TestImages":
-        """From what `--test-data` was given, each a data set, and the data set of the training."""
+        """The sources given by `--test-data`, with the data set of the training as default."""
         kinds = [(data.parse_spec(text).kind.value, text) for text in given]
         own = {kind: text for kind, text in kinds if kind in OWN_IMAGES.values()}
         usual = [text for kind, text in kinds if kind not in own]
@@ -107,7 +107,7 @@ class TestImages:
         return cls(usual[0] if usual else otherwise, own)
 
     def find(self, suite: Suite) -> str | None:
-        """The data set of a suite; None where its own images were not given."""
+        """The data set of a suite; None if it needs specific images that were not given."""
         kind = OWN_IMAGES.get(suite.name)
         return self.usual if kind is None else self.own.get(kind)
 
@@ -121,15 +121,15 @@ def evaluations(
     head: str = "",
     row: str = "",
 ) -> dict[Evaluation, list[Column]]:
-    """The calls that fill columns; what has no images is left out.
+    """The evaluations that the columns need, without columns for which there are no images.
 
-    The first call writes into `folder/test`. The name of another has its head, threat, scaling and data, and `row`, the
-    label of a row with columns of its own: rows that differ in their attack alone share `folder`.
+    `row` is the label of a row with columns of its own, and part of the names of its folders: rows that differ in their
+    attack alone share `folder`.
     """
     groups: dict[tuple[str, str, str | None], list[Column]] = {}
     for column in columns:
-        if (found := images.find(column.suite)) is not None:
-            groups.setdefault((column.threat, column.scaling, found), []).append(column)
+        if (spec := images.find(column.suite)) is not None:
+            groups.setdefault((column.threat, column.scaling, spec), []).append(column)
     result: dict[Evaluation, list[Column]] = {}
     for (radius, scaling, spec), members in groups.items():
         assert spec is not None
@@ -159,7 +159,7 @@ def select(column: Column, records: Sequence[SuiteRecord], threat: Threat | None
 
 
 def measured(column: Column, record: SuiteRecord) -> Measure | None:
-    """The number of a column from its record; None where these images do not define it, as mCE beyond ImageNet."""
+    """The number of a column from its record; None if it is undefined on these images, as mCE beyond ImageNet."""
     if column.measure not in ("", _CLEAN):
         return next((one for one in record.measures if one.name == column.measure), None)
     if column.measure == _CLEAN or not (record.main or record.robust):

@@ -1,4 +1,4 @@
-"""What a sweep is: a recipe and what is varied in it, or several models, and what all are evaluated with."""
+"""Sweeps: variations of a recipe, or several models, and their evaluations."""
 
 import itertools
 import zlib
@@ -29,7 +29,7 @@ _LONGEST = 120
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """One row: its name and its folder, the labels of its values, and what is evaluated.
+    """One row: its name and folder, the labels of its values, and what is evaluated.
 
     Args:
         name: Its name, unlike that of any other row.
@@ -60,7 +60,7 @@ class Combination:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A recipe and what is varied in it, or several models, and what all are evaluated with.
+    """Variations of a recipe, or several models, and their evaluations.
 
     Args:
         recipe: What is trained; None if all rows are existing models.
@@ -129,7 +129,7 @@ class Sweep:
         return tuple(rows)
 
     def _folders(self, labels: Sequence[tuple[str, ...]], names: Sequence[str]) -> list[str]:
-        """The folder of each row's model: without the axes that vary its evaluation alone."""
+        """The folder of each row's model: without the axes that vary only its evaluation."""
         kept = [place for place, axis in enumerate(self.axes) if axis.makes_models]
         if len(kept) == len(self.axes):
             return list(names)
@@ -184,12 +184,12 @@ class Sweep:
         return self.published.rows.get(tuple(labels.get(axis.name, "") for axis in self.published.axes))
 
     def starting_recipe(self, combinations: Sequence[Combination]) -> Recipe | None:
-        """What has to be trained first, because rows freeze it; None if there is nothing."""
+        """The recipe to train first because rows start from its frozen weights; None if there is none."""
         needed = [one.recipe for one in combinations if one.trained and one.trained.model.start == START]
         return self.small.starting_recipe(needed[0]) if self.small and needed else None
 
     def images(self, one: Combination) -> TestImages:
-        """Where the test images of a row come from."""
+        """The source of the test images of a row."""
         usual = self.data or (one.trained.data if one.trained else "")
         images = TestImages.of(self.test_data, usual)
         if not images.usual and self.evaluates:
@@ -197,7 +197,7 @@ class Sweep:
         return images
 
     def refuse(self, combinations: Sequence[Combination]) -> None:
-        """Raise what makes every try of a combination fail, before any training and before the folder is claimed."""
+        """Raise errors that would make a combination fail, before any training and before the folder is claimed."""
         for one in combinations:
             images = self.images(one)
             if images.usual:
@@ -220,7 +220,7 @@ class Sweep:
         return [f"column {name} is left out: give --test-data {kind}:DIR" for name, kind in missing.items()]
 
     def parts(self, combinations: Sequence[Combination]) -> dict[str, object]:
-        """What the manifest records; under `combinations`, what each changes in the recipe."""
+        """The description in the manifest, with the changes of each combination under `combinations`."""
         plain = describe(self.recipe)
         return {
             "recipe": self.recipe,

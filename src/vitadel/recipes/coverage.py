@@ -1,6 +1,6 @@
-"""Every table and figure of the five papers: which commands fill it, or why nothing can.
+"""Every table and figure of the five papers: the commands that reproduce it, or why it cannot be reproduced.
 
-What is one command is a `PublishedSweep` of the same name; the rest is listed here.
+An item that one sweep reproduces is a `PublishedSweep` of the same name; all others are listed here.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from vitadel.recipes.published_tables import SWEEPS
 
 
 class Status(Enum):
-    """How a table or a figure is filled."""
+    """How a table or a figure is reproduced."""
 
     ONE = "one command"
     SEVERAL = "several commands"
@@ -25,9 +25,9 @@ class Coverage:
     Args:
         paper: The paper.
         item: Its tables and figures, as the paper numbers them.
-        status: How it is filled.
-        commands: What fills it; RUN, MODEL, DIR and DATA stand for one's own.
-        why: What is missing, or what to know.
+        status: How it is reproduced.
+        commands: The commands that reproduce it; RUN, MODEL, DIR and DATA are placeholders.
+        why: What is missing, or a note.
     """
 
     paper: str

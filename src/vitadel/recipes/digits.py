@@ -55,7 +55,7 @@ def digits_adversarial() -> Recipe:
 
 
 def digits_class_token() -> Recipe:
-    """digits-standard with a class token, which adapters need: what digits-tora freezes. It learns more slowly."""
+    """digits-standard with a class token, which adapters need: the frozen backbone of digits-tora. Learns slowly."""
     base = digits_standard()
     return replace(
         base,
@@ -67,7 +67,7 @@ def digits_class_token() -> Recipe:
 
 
 def digits_pointer() -> Recipe:
-    """A network that hides its gradient in its softmax, trained on the same images: a test for attacks, no defense."""
+    """A network with masked gradients, trained on the same images: a test case for attacks, not a defense."""
     return replace(
         digits_standard(),
         name="digits-pointer",
@@ -77,7 +77,7 @@ def digits_pointer() -> Recipe:
 
 
 def digits_aas() -> Recipe:
-    """digits-adversarial with factors for the attention, searched for twice on the way."""
+    """digits-adversarial with attention scaling factors, which are searched twice during training."""
     base = digits_adversarial()
     scaling = replace(Scaling.paper(), batches=1, batch_size=32)
     return replace(

@@ -169,12 +169,12 @@ def _imagenet(size: str, eps: float, steps: int, *, name: str, published: tuple[
 
 
 def xcit_s12_imagenet() -> Recipe:
-    """XCiT-S12 at 4/255, as the authors' configuration has it. Estimate: 5 H200 hours."""
+    """XCiT-S12 at 4/255, as in the authors' configuration. Estimate: 5 H200 hours."""
     return _imagenet("s12", _EPS4, 1, name="xcit-s12-imagenet", published=(72.34, 41.78))
 
 
 def xcit_m12_imagenet() -> Recipe:
-    """XCiT-M12 at 4/255, as the authors' configuration has it. Estimate: 8 H200 hours."""
+    """XCiT-M12 at 4/255, as in the authors' configuration. Estimate: 8 H200 hours."""
     return _imagenet("m12", _EPS4, 1, name="xcit-m12-imagenet", published=(74.04, 45.24))
 
 
@@ -184,7 +184,7 @@ def xcit_l12_imagenet() -> Recipe:
 
 
 def xcit_s12_imagenet_eps8() -> Recipe:
-    """XCiT-S12 at 8/255 with two steps: what the fine-tunes start from. Estimate: 7 H200 hours."""
+    """XCiT-S12 at 8/255 with two steps: the start of the fine-tuned models. Estimate: 7 H200 hours."""
     return _imagenet("s12", _EPS8, 2, name="xcit-s12-imagenet-eps8", published=(63.46, 25.00))
 
 
@@ -241,12 +241,12 @@ def _as_in_the_thesis(recipe: Recipe, published: tuple[float, float]) -> Recipe:
 
 
 def xcit_s12_imagenet_thesis() -> Recipe:
-    """XCiT-S12 at 4/255, as the thesis's text has it. Estimate: 5 H200 hours."""
+    """XCiT-S12 at 4/255, as in the thesis's text. Estimate: 5 H200 hours."""
     return _as_in_the_thesis(xcit_s12_imagenet(), (72.34, 41.78))
 
 
 def xcit_m12_imagenet_thesis() -> Recipe:
-    """XCiT-M12 at 4/255, as the thesis's text has it. Estimate: 8 H200 hours."""
+    """XCiT-M12 at 4/255, as in the thesis's text. Estimate: 8 H200 hours."""
     return _as_in_the_thesis(xcit_m12_imagenet(), (74.04, 45.24))
 
 
@@ -287,7 +287,7 @@ def xcit_n12_imagenet100() -> Recipe:
 
 
 def xcit_n12_imagenet100_thesis() -> Recipe:
-    """XCiT-N12 on ImageNet-100, as the thesis's text has it: half the batch, other ends of the learning rate. Minutes.
+    """XCiT-N12 on ImageNet-100, as in the thesis's text: half the batch, other ends of the learning rate. Minutes.
 
     Estimate: minutes of an H200, if images come fast.
     """
@@ -295,7 +295,7 @@ def xcit_n12_imagenet100_thesis() -> Recipe:
 
 
 def _out_of_the_box(name: str, what: str, start: str, options: dict[str, Option]) -> Recipe:
-    """The architecture ablation: DeiT's own training with an adversary and nothing else changed."""
+    """The architecture ablation: DeiT's training recipe with adversarial training as the only change."""
     base = xcit_n12_imagenet100()
     assert isinstance(base.objective, Adversarial)
     return replace(
@@ -439,7 +439,7 @@ def _standard_imagenet(size: str, clean: float) -> Recipe:
 
 
 def xcit_s12_imagenet_standard() -> Recipe:
-    """XCiT-S12 without an adversary: what robustness costs it. Estimate: 3 H200 hours."""
+    """XCiT-S12 with standard training, to measure the cost of robustness. Estimate: 3 H200 hours."""
     return _standard_imagenet("s12", 80.36)
 
 

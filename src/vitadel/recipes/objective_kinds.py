@@ -1,4 +1,4 @@
-"""Objectives by name: `trades:beta=5`, `awp`, and what they take over from the objective that they replace."""
+"""Objectives by name, such as `trades:beta=5` or `awp`, and the settings they inherit from the replaced objective."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from vitadel.objectives import (
 )
 from vitadel.recipes.recipe import Recipe
 
-# the word for each kind, and its class; those of the second table go around the objective that there is
+# the class of each kind of objective; those of WRAPPERS wrap the current objective
 KINDS: Mapping[str, type[Objective]] = {
     "standard": Standard,
     "adversarial": Adversarial,
@@ -29,38 +29,39 @@ KINDS: Mapping[str, type[Objective]] = {
     "mart": MART,
     "tora": TORATraining,
 }
-AROUND: Mapping[str, type[Objective]] = {"awp": AWP, "aas": AttentionScaling, "ard-prm": ARDPRM}
+WRAPPERS: Mapping[str, type[Objective]] = {"awp": AWP, "aas": AttentionScaling, "ard-prm": ARDPRM}
 
 
 def with_kind(recipe: Recipe, text: str, later: Sequence[tuple[str, object]] = ()) -> Recipe:
     """The recipe with another kind of objective.
 
-    What both kinds have, such as attack, threat, smoothing and warm-up of eps, stays as it is. An objective without an
-    attack that becomes one with an attack takes the threat by which the checkpoint is selected and, unless it is given,
-    PGD with 10 steps. `awp`, `aas` and `ard-prm` go around the objective that there is.
+    Settings that both kinds have, such as attack, threat, smoothing and warm-up of eps, are kept. If only the new
+    objective attacks, it uses the threat of the checkpoint selection and, unless another is given, PGD with 10 steps.
+    `awp`, `aas` and `ard-prm` wrap the current objective.
 
     Args:
-        recipe: What to change.
+        recipe: The recipe.
         text: `KIND[:key=value,...]`.
-        later: Settings that are applied after it, among them perhaps the threat.
+        later: Settings that are applied afterwards, which may include the threat.
 
     Raises:
-        UsageError: If there is no such kind or setting, or an attack is left without a threat.
+        UsageError: If there is no such kind or setting, or no threat for an attack.
     """
     name, settings = split_name(text)
-    if name in AROUND:
-        kind, values = AROUND[name], {"inner": _inside(recipe.objective, AROUND[name])}
+    if name in WRAPPERS:
+        kind, values = WRAPPERS[name], {"inner": _inside(recipe.objective, WRAPPERS[name])}
     elif name in KINDS:
         kind = KINDS[name]
         values = _common(recipe, kind, given=[*(key for key, _ in settings), *_below(later)], text=text)
     else:
-        raise unknown_name_error("kind of objective", name, {**KINDS, **AROUND})
-    made = with_settings(
+        raise unknown_name_error("kind of objective", name, {**KINDS, **WRAPPERS})
+    objective = with_settings(
         kind(**values), settings, dataclasses.replace(notation(name), prefix=f"--set objective={name}:")
     )
-    # sources are of values by their paths, and those of the former objective say nothing of this one
+    # the sources of the former objective's values do not apply to this one
     kept = {path: source for path, source in recipe.sources.items() if not f"{path}.".startswith("objective.")}
-    return dataclasses.replace(recipe, objective=made, sources={**kept, "objective": "changed by --set objective"})
+    sources = {**kept, "objective": "changed by --set objective"}
+    return dataclasses.replace(recipe, objective=objective, sources=sources)
 
 
 def _below(settings: Sequence[tuple[str, object]]) -> list[str]:
@@ -68,13 +69,13 @@ def _below(settings: Sequence[tuple[str, object]]) -> list[str]:
 
 
 def _inside(objective: Objective, kind: type[Objective]) -> Objective:
-    """What a wrapper goes around: of one of the same kind, what that goes around."""
+    """The objective to wrap; if the current one is a wrapper of the same kind, its inner objective."""
     inner: Objective = getattr(objective, "inner", objective) if isinstance(objective, kind) else objective
     return inner
 
 
 def _common(recipe: Recipe, kind: type[Objective], *, given: Sequence[str], text: str) -> dict[str, Any]:
-    """The values of the former objective that the new kind has as well, and the attack that it needs."""
+    """The values of the former objective that the new kind has as well, and an attack if it needs one."""
     former: Any = recipe.objective
     while hasattr(former, "inner"):
         former = former.inner

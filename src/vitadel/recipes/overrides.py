@@ -18,18 +18,18 @@ def override(
 ) -> Recipe:
     """A copy of the recipe with every setting applied at once.
 
-    A warm-up that is not among the settings and as long as fewer epochs is shortened to half of them. `objective` may
-    be the text of another kind of objective, `trades:beta=5`, which comes before all other settings; of several such
-    texts each is applied to the one before: `trades`, then `awp`.
+    If `plan.epochs` is set to no more than the recipe's warm-up, the warm-up becomes half of it. `objective` may be
+    text that names a kind of objective, such as `trades:beta=5`; it is applied before all other settings, and several
+    such texts one after the other: `trades`, then `awp`.
 
     Args:
-        recipe: What to change.
-        settings: `["plan.epochs=3"]` or `{"plan.epochs": 3}`. A value is of the type that its field declares; a
-            threat and an attack may be written as text, and `null` unsets what may be unset.
-        notify: Gets a message if the warm-up was shortened.
+        recipe: The recipe.
+        settings: `["plan.epochs=3"]` or `{"plan.epochs": 3}`. A value has the type that its field declares; threats and
+            attacks may be written as text, and `null` clears an optional setting.
+        notify: Receives a message if the warm-up was shortened.
 
     Raises:
-        UsageError: If there is no such setting, or a value that it cannot have.
+        UsageError: If a setting does not exist, or its value is invalid.
 
     Example:
         >>> override(RECIPES["digits-adversarial"](), {"plan.epochs": 3}).plan.epochs
@@ -54,7 +54,7 @@ def _shortened_warmup(
         return []
     try:
         epochs = int(str(values[_EPOCHS]))
-    except ValueError:  # refused when it is read
+    except ValueError:  # `with_settings` raises the error
         return []
     if not 0 < epochs <= recipe.plan.warmup_epochs:
         return []

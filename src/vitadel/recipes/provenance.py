@@ -1,4 +1,4 @@
-"""The values of a recipe, one by one, each with its source."""
+"""The values of a recipe, each with its source."""
 
 import dataclasses
 import enum
@@ -12,7 +12,7 @@ from vitadel.recipes.recipe import Recipe
 
 # describe the recipe and have no effect
 _ABOUT = ("name", "about", "sources", "expect")
-# parts that are always of one class, which has no source
+# parts whose class is fixed, so that the class needs no source
 _PLAIN = ("model", "plan", "selection")
 # settings that are pixel values or differences of them
 _PIXELS = ("eps", "step_size", "start_noise", "fill")
@@ -20,14 +20,14 @@ _PIXELS = ("eps", "step_size", "start_noise", "fill")
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One value of a recipe. A part of one of several classes, such as the objective, is a leaf too: of its class.
+    """One value of a recipe. Parts that may have different classes, such as the objective, are leaves, too.
 
     Args:
-        path: As `--set` takes it.
-        value: As `--set` takes it, or the name of the class.
+        path: The path for `--set`.
+        value: The value as `--set` takes it, or the name of the class.
         by_default: Whether it is the default of its class.
-        source_path: The path that the source is given for: this one, that of a part it belongs to, or "*".
-        source: Where the value comes from.
+        source_path: The path that the source is given for: this path, that of an enclosing part, or "*".
+        source: The source of the value.
     """
 
     path: str
@@ -38,7 +38,7 @@ class Leaf:
 
 
 def leaves(recipe: Recipe) -> list[Leaf]:
-    """All values of a recipe in the order of its fields; a part that is always of one class only if it has a source."""
+    """All values of a recipe in the order of its fields; parts with a fixed class only if these have a source."""
     values = []
     for path, text, by_default in _visit(recipe, ""):
         source_path = _source_path(recipe.sources, path)
@@ -51,7 +51,7 @@ def leaves(recipe: Recipe) -> list[Leaf]:
 
 
 def _source_path(sources: Mapping[str, str], path: str) -> str | None:
-    """The path itself, the nearest part it belongs to, or all: the first that has a source."""
+    """The path itself, the innermost enclosing part, or "*": the first that has a source."""
     while path:
         if path in sources:
             return path
@@ -72,7 +72,7 @@ def _visit(node: object, path: str) -> Iterator[tuple[str, str, bool]]:
 
 
 def _parts(node: object) -> Iterator[tuple[str, object, bool]]:
-    """The names and values right below a node, and which of them are its class's defaults."""
+    """The names and values of a node's fields, and whether each is the default."""
     if isinstance(node, Mapping):
         yield from ((str(key), value, False) for key, value in node.items())
     elif isinstance(node, tuple):
@@ -96,7 +96,7 @@ def _holds_parts(value: object) -> bool:
 
 
 def _text(value: object, *, pixels: bool = False) -> str:
-    """As `--set` takes it, where it can; pixel values as fractions of 255, as papers write them."""
+    """The value as `--set` takes it, if possible; pixel values as fractions of 255, as in papers."""
     if isinstance(value, bool) or value is None:
         return "null" if value is None else str(value).lower()
     if isinstance(value, enum.Enum):
@@ -110,7 +110,7 @@ def _text(value: object, *, pixels: bool = False) -> str:
 
 
 def _number(value: float) -> str:
-    """A short decimal, else a short fraction, else a decimal cut off."""
+    """A short decimal if exact, otherwise a short fraction if exact, otherwise a rounded decimal."""
     simple = Fraction(value).limit_denominator(100)
     exact = float(f"{value:g}") != value and math.isclose(simple, value, rel_tol=1e-12)
     return str(simple) if exact else f"{value:g}"

@@ -1,4 +1,4 @@
-"""What a table of a paper is: rows, columns and the numbers that it prints."""
+"""The published tables of papers: rows, columns and numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from vitadel.recipes.axes import Axis
 from vitadel.recipes.columns import Column
 
-# the column of a table that no evaluation fills, but the log of the training
+# a column whose numbers come from the training log instead of an evaluation
 GPU_HOURS = "GPU hours"
 
 
@@ -15,8 +15,8 @@ class PublishedAccuracy:
     """Accuracies in percent as a paper prints them.
 
     Args:
-        clean: On the images as they are.
-        robust: Under the attack of the table, which is its column `robust`.
+        clean: Clean accuracy.
+        robust: Accuracy under the attack of the table, which is its column `robust`.
         standard_clean: Clean accuracy without adversarial training.
         others: The numbers of further columns, by their names.
     """
@@ -37,17 +37,17 @@ class PublishedSweep:
 
     Args:
         source: The paper and the number of the table.
-        about: What is varied.
-        recipe: The recipe that it varies.
-        axes: What is varied in it.
+        about: Description in one line.
+        recipe: The recipe that is varied.
+        axes: The axes that are varied.
         threat: The threat model of the robust accuracies.
         attack: The attack of the robust accuracies.
         rows: The accuracies, by the labels of the axes.
-        settings: Where all runs of the table differ from the recipe.
-        note: What else differs.
-        columns: What the paper evaluates with.
-        test_images: How many images it evaluates.
-        studies: What it shows of every model, as `vitadel analyze` takes it.
+        settings: Settings in which all runs of the table differ from the recipe.
+        note: Other differences.
+        columns: The paper's evaluations.
+        test_images: The number of images that the paper evaluates.
+        studies: Studies of every model, as text for `vitadel analyze`.
     """
 
     source: str

@@ -74,7 +74,7 @@ def _unprinted(axis: Axis) -> dict[tuple[str, ...], PublishedAccuracy]:
 
 
 def _scaled_pair(scaling: str) -> tuple[Column, ...]:
-    """Clean accuracy and that under PGD-100, of the rescaled model where there is a factor."""
+    """Clean accuracy and accuracy under PGD-100, of the rescaled model if there is a factor."""
     if not scaling:
         return (Column("robust", _PGD100, source=_STEP),)
     return (_rescaled("clean", _PGD100, scaling, measure="clean"), _rescaled("robust", _PGD100, scaling))

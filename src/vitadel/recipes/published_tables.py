@@ -66,7 +66,7 @@ _PRINTED = ("erase", "base", "mixup", "mixup+erase", "mixup+cutmix", "rand", "ra
 # before it was tuned in table 4
 _DECAY = ("plan.optimizer.weight_decay=0.05",)
 
-# names of `vitadel.train.AUGMENTATION_SETS`
+# names of `vitadel.recipes.augmentation_sets.AUGMENTATION_SETS`
 _BASE, _ALL = "base", "mixup+cutmix+rand+erase"
 
 
@@ -87,7 +87,7 @@ def _with_optimizer_of(other: Callable[[], Recipe], recipe: Recipe) -> Recipe:
 
 
 def _case(label: str, change: Callable[[Recipe], Recipe] | None = None, **chosen: str) -> Value:
-    """Values of several named axes at once, after `change`; `weight_decay` stands for the axis weight-decay."""
+    """Values of several named axes together, after `change`; `weight_decay` stands for the axis weight-decay."""
     values = [Axis.of(name.replace("_", "-"), [text]).values[0] for name, text in chosen.items()]
     settings = tuple(setting for value in values for setting in value.settings)
     return Value(label, settings, partial(_in_turn, (change, *(value.change for value in values))))

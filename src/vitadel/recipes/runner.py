@@ -123,7 +123,7 @@ def _start(recipe: Recipe, dataset: DataSet) -> models.Model:
 
 
 def _validate(recipe: Recipe, dataset: DataSet) -> Validate | None:
-    """The score that selects the checkpoint; none if nothing is held out or the data set is too small for that."""
+    """The score that selects the checkpoint; none if the hold-out is off or the data set is too small for one."""
     selection = recipe.selection
     if selection.split == "none" or (selection.holds_out and dataset.holdout is None):
         return None

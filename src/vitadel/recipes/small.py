@@ -130,7 +130,7 @@ class SmallScale:
         )
 
     def test_data(self, given: Sequence[str]) -> tuple[str, ...]:
-        """The test images: those that are given, else the first ones of the data set."""
+        """The given test images, or else the first ones of the data set."""
         if given or self.test_images is None or self.data.endswith("]"):
             return tuple(given)
         return (f"{self.data}[:{self.test_images}]",)

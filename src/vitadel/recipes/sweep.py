@@ -158,7 +158,7 @@ def _train_and_evaluate(
 
 
 def _started(recipe: Recipe, folder: Path) -> Recipe:
-    """A recipe that starts from what the sweep has trained first, where that is what it says."""
+    """A recipe that starts from the model that the sweep trained first, if the recipe names it."""
     if recipe.model.start != START:
         return recipe
     return replace(recipe, model=replace(recipe.model, start=str(folder / START)))
@@ -221,7 +221,7 @@ def _study(
 
 
 def _hours(sweep: Sweep, one: Combination, folder: Path) -> list[ColumnRecord]:
-    """The hours of all GPUs that the training took, where there are GPUs and the paper prints them."""
+    """The GPU hours of the training, if it ran on GPUs and the paper reports them."""
     published, run = sweep.printed(one), Run.open(folder)
     if published is None or GPU_HOURS not in published.others or not _on_gpu(run):
         return []
@@ -265,7 +265,7 @@ def _is_finished(folder: Path) -> bool:
 
 
 def holdout_scores(run: Run) -> HoldoutScores | None:
-    """The scores of the checkpoint that was kept, as it records them; None without a hold-out.
+    """The scores recorded in the selected checkpoint; None without a hold-out.
 
     It may be of an update that was undone after a non-finite loss: its weights stay the best.
 

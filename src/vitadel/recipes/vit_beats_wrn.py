@@ -88,7 +88,7 @@ def _linf_attack() -> PGD:
 
 
 def _on(size: str, data: str, threat: Threat, epochs: int) -> Recipe:
-    """A ViT of this size; what depends on data and threat is set by those who call."""
+    """A ViT of this size; callers set what depends on data and threat."""
     arch = {"b": "vit_base_patch16_224", "l": "vit_large_patch16_224"}[size]
     where = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[data]
     ball = "8/255" if threat == _LINF else "0.5 in L2"

@@ -1,4 +1,4 @@
-"""Pages, figures and tables from run folders alone; the only package that draws."""
+"""Report pages, figures and tables from run folders."""
 
 from vitadel.report.comparison.export import write_tables
 from vitadel.report.figures.exhibits import write_exhibit, write_figures

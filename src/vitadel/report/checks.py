@@ -1,4 +1,4 @@
-"""Checks that a careful reader would make by hand; one that cannot be made is `not measured` and never passes."""
+"""Plausibility checks of results; one that lacks data is `not measured`, which is not a pass."""
 
 import enum
 import math
@@ -9,10 +9,10 @@ from vitadel.report.reader import Curve, EvaluatedSuite
 from vitadel.report.text import eps_text
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE
 
-HALF_WIDTH = 0.05  # a wider interval cannot tell apart most pairs of published models
+HALF_WIDTH = 0.05  # with wider intervals, most pairs of published models cannot be distinguished
 NEAR_ZERO = 0.05
 SAME_ATTACK_TOLERANCE = 0.01  # the largest expected difference of two runs of one random attack
-LARGEST_MEANINGFUL_EPS = 0.5  # at this Linf eps every image can become the same gray one, so no model can be robust
+LARGEST_MEANINGFUL_EPS = 0.5  # at this Linf eps every image can be made plain gray, so no model is robust
 _TOLERANCE = 1e-5  # float32 pixels cannot keep an eps more exactly
 
 
@@ -64,14 +64,14 @@ def inside_threat(evaluation: EvaluatedSuite) -> Check:
 
 
 def enough_images(evaluation: EvaluatedSuite) -> Check:
-    """Whether the interval is narrow enough to be worth quoting."""
+    """Whether the interval is narrow enough."""
     measured = evaluation.record.robust or evaluation.clean
     evidence = f"\N{PLUS-MINUS SIGN}{100 * measured.half_width:.1f} points at n = {measured.n}"
     return _judged("interval within \N{PLUS-MINUS SIGN}5 points", measured.half_width <= HALF_WIDTH, evidence)
 
 
 def rows_add_up(evaluation: EvaluatedSuite) -> Check:
-    """Whether counting the rows again gives the numbers of the summary."""
+    """Whether the rows give the numbers of the summary."""
     title, broken_by, robust = "rows match the summary", evaluation.rows.broken_by, evaluation.record.robust
     if not broken_by:
         return _not_measured(title, "no rows with broken_by")
@@ -97,7 +97,7 @@ def _shares_add_up(title: str, evaluation: EvaluatedSuite) -> Check:
 
 
 def falls_to_zero(curve: Curve) -> Check:
-    """Whether the attack always succeeds once it may do anything; where it does not, it is the attack that is weak."""
+    """Whether accuracy drops to zero at the largest eps; if not, the attack is too weak."""
     title = "falls to zero at the largest eps"
     eps, last = curve.points[-1]
     evidence = f"{last.percent}% left at {eps_text(curve.norm, eps)}"
@@ -109,7 +109,7 @@ def falls_to_zero(curve: Curve) -> Check:
 
 
 def never_rises(curve: Curve) -> Check:
-    """Whether a larger threat never leaves more images robust, as it contains the smaller one."""
+    """Whether accuracy never increases with eps, as a larger ball contains the smaller ones."""
     title = "never rises with eps"
     if not curve.has_several_radii:
         return _not_measured(title, "only one eps was attacked")

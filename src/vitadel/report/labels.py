@@ -1,4 +1,4 @@
-"""What runs are called on the page, which of them are of one model, and the numbers that choose colors and markers."""
+"""Labels of runs in reports, the models they belong to, and the numbers of their colors and markers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ Identity = tuple[str, str]  # the name of a model, and the hash of its weights
 
 
 def printable(text: str) -> str:
-    """A name that pages and figures can hold: of a file name that is not UTF-8, the odd bytes escaped."""
+    """A name for pages and figures, with characters escaped that UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def model_name(manifest: ManifestRecord) -> str:
-    """The model's or the recipe's name; of a file of weights its own name without the way there."""
+    """The name of the model or the recipe; for a file of weights its name without folders."""
     name = manifest.text("model", "name") or manifest.text("recipe", "name")
     start, at, weights = name.partition("@")
     file, mark, head = start.partition("#")
@@ -30,12 +30,12 @@ def model_name(manifest: ManifestRecord) -> str:
 
 
 def with_labels(records: "Sequence[RunRecord]") -> "tuple[RunRecord, ...]":
-    """The records under labels that are short, and unique among those that show the same kind of thing."""
+    """The records with short labels, which are unique among runs with the same kind of content."""
     return _unique(_with_heads(_without_files(records)))
 
 
 def _without_files(records: "Sequence[RunRecord]") -> "list[RunRecord]":
-    """Networks without the files of their weights where the page has one file of each."""
+    """Labels without the files of weights, if there is only one file per network."""
     starts = [record.label.partition("@")[0] for record in records]
     files: dict[str, set[str]] = {}
     for start, record in zip(starts, records, strict=True):
@@ -47,9 +47,9 @@ def _without_files(records: "Sequence[RunRecord]") -> "list[RunRecord]":
 
 
 def _with_heads(records: "Sequence[RunRecord]") -> "list[RunRecord]":
-    """A model with several heads under one name and the head, however each of its runs named it.
+    """Labels of models with several heads: one name, and the head.
 
-    The mean of the heads is what a model predicts with by default, and is named only among others.
+    The mean of the heads is the default, and is named only beside other heads of the same model.
     """
     groups: dict[str, list[RunRecord]] = {}
     for record in records:
@@ -77,7 +77,7 @@ def _head(record: "RunRecord") -> tuple[str, str]:
 
 
 def _unique(records: "Sequence[RunRecord]") -> "tuple[RunRecord, ...]":
-    """Runs of one name with their folders, if they show the same kind of thing or are of other weights."""
+    """Labels with folders, if several runs of one name have the same kind of content or different weights."""
     records = [replace(record, name=record.label) for record in records]
     shown = Counter((r.label, what) for r in records for what in r.contents)
     weights = Counter(label for label, of in {(r.label, r.weights) for r in records} if of)
@@ -97,7 +97,7 @@ def _unique(records: "Sequence[RunRecord]") -> "tuple[RunRecord, ...]":
 
 
 def identities(records: "Sequence[RunRecord]") -> dict[str, Identity]:
-    """The model of every label, those that were evaluated first.
+    """The model of every label; evaluated models come first.
 
     A run without weights, such as training, is of the model whose label it has, or whose name if that is its label and
     no two have it; otherwise it is of a separate model.
@@ -111,25 +111,25 @@ def identities(records: "Sequence[RunRecord]") -> dict[str, Identity]:
 
 
 def _named(label: str, known: Mapping[str, Identity]) -> Identity:
-    """The one evaluated model whose name is this label; without it, one of the label's own."""
+    """The only evaluated model whose name is this label, or else a separate model."""
     models = {model for model in known.values() if model[0] == label and model[1]}
     return models.pop() if len(models) == 1 else (label, "")
 
 
 def color_numbers(models: Mapping[str, Identity], colors: int) -> dict[str, int]:
-    """A number for every label; those of one model are equal modulo `colors`, and so have one color and one marker."""
-    places = {model: place for place, model in enumerate(dict.fromkeys(models.values()))}
-    step = -(-len(places) // colors) * colors
+    """A number for every label; those of one model are equal modulo `colors`, so they share color and marker."""
+    first = {model: number for number, model in enumerate(dict.fromkeys(models.values()))}
+    step = -(-len(first) // colors) * colors
     earlier: Counter[Identity] = Counter()
     numbers = {}
     for label, model in models.items():
-        numbers[label] = places[model] + step * earlier[model]
+        numbers[label] = first[model] + step * earlier[model]
         earlier[model] += 1
     return numbers
 
 
 def model_names(models: Mapping[str, Identity]) -> list[str]:
-    """Every model once, by its name, or by its first label where others have the same name."""
+    """Every model once, by its name, or by its first label if the name is not unique."""
     first = {model: label for label, model in reversed(list(models.items()))}
     count = Counter(name for name, _ in first)
     return [model[0] if count[model[0]] == 1 else first[model] for model in dict.fromkeys(models.values())]

@@ -35,7 +35,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationView:
-    """One evaluation as the page shows it in its several places."""
+    """One evaluation on the page."""
 
     anchor: str
     evaluation: EvaluatedSuite
@@ -78,7 +78,7 @@ class RunView:
 
     @property
     def open_gallery(self) -> EvaluationView | None:
-        """The gallery that is open at first: a middle one, where some images are broken and some robust."""
+        """The gallery that is open initially: one of a middle radius, where some images are broken and some robust."""
         shown = [view for view in self.evaluations if view.cards]
         return shown[len(shown) // 2] if shown else None
 
@@ -94,7 +94,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class ExhibitGroup:
-    """The same exhibit of every run that has it; runs with the same caption share it."""
+    """The same exhibit of several runs; runs with the same caption share it."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -103,7 +103,7 @@ class ExhibitGroup:
 
 @dataclass(frozen=True, slots=True)
 class StudySection:
-    """One study, of all the runs that carried it out."""
+    """One study, of all runs that have it."""
 
     anchor: str
     title: str
@@ -288,7 +288,7 @@ def _grouped(pairs: Sequence[tuple[RunView, _T]], key: Callable[[_T], object]) -
 
 
 def _by_text(pairs: Sequence[tuple[RunView, str]]) -> tuple[tuple[list[RunView], str], ...]:
-    """Texts, each with all the runs that have it."""
+    """Texts, each with all runs that have it."""
     return tuple(([run for run, _ in same], same[0][1]) for same in _grouped(pairs, str))
 
 

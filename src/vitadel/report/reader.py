@@ -1,4 +1,4 @@
-"""From run folders to what the page shows: every file is read and checked here, as the record it was written by."""
+"""Reads run folders for reports: every file is read and checked as the record class that wrote it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ Scores = Mapping[str, float]  # of each image, by its id
 
 @dataclass(frozen=True, slots=True)
 class AttackStep:
-    """One attack of a suite, `broken` of the images that it tried, and the robust accuracy that it left."""
+    """One attack of a suite, the images that it broke, and the robust accuracy after it."""
 
     record: AttackRecord
     broken: int
@@ -72,7 +72,7 @@ class EvaluatedSuite:
 
     @property
     def is_randomized(self) -> bool:
-        """Whether the accuracies are those to be expected of a randomized model."""
+        """Whether the accuracies are expected accuracies of a randomized model."""
         return any(score not in (0, 1, None) for score in (*self.rows.clean_correct, *self.rows.robust))
 
     @property
@@ -118,7 +118,7 @@ class EvaluatedSuite:
         return [AttackStep(*step) for step in zip(attacks, broken, left, strict=True)]
 
     def _broken(self, attack: AttackRecord, number: int) -> int:
-        """The images it tried and broke; summaries before version 1 also count those that it broke before."""
+        """The images tried and broken; summaries before version 1 also count those broken at smaller radii."""
         spent = [cost[number] for cost in self.rows.forwards if isinstance(cost, list) and len(cost) > number]
         if not spent or len(spent) < len(self.rows.broken_by):
             return attack.broken
@@ -181,7 +181,7 @@ class RunRecord:
 
     @property
     def weights(self) -> str:
-        """The hash of the weights that were measured; empty where there are none yet, as before training."""
+        """The hash of the evaluated weights; empty if there are none yet, as before training."""
         return self.manifest.text("model", "sha256")
 
     @property

@@ -44,7 +44,7 @@ def summarize(runs: Sequence[Path]) -> list[SummaryRow]:
 
 
 def summary_rows(records: Sequence[RunRecord]) -> list[SummaryRow]:
-    """The rows of records that were read already."""
+    """The rows of records."""
     pairs, peers = [(run, one) for run in records for one in run.attacks], dict[tuple[str, str, str], list[float]]()
     for record, evaluation in pairs:
         if evaluation.record.robust is not None:
@@ -71,7 +71,7 @@ def latex(rows: Sequence[SummaryRow]) -> str:
 
 
 def _comparable(record: RunRecord, evaluation: EvaluatedSuite) -> tuple[str, str, str]:
-    """Robust accuracies compare only under one threat, one suite and one set of images."""
+    """Robust accuracies with the same key are comparable: same threat, suite and images."""
     threat = evaluation.record.threat
     return (threat.text if threat else "", evaluation.record.suite, record.manifest.hashes.get("data", ""))
 

@@ -1,4 +1,4 @@
-"""Results in words: numbers as tables print them, text made safe for Markdown and LaTeX, manifests as lines to read."""
+"""Results as text: numbers in tables, escaping for Markdown and LaTeX, manifests in readable lines."""
 
 import math
 import re
@@ -41,7 +41,7 @@ _IN_GRAY_LEVELS = {"eps", "step_size"}
 
 
 def write_file(path: Path, text: str) -> Path:
-    """Write a file, whole or not at all; characters that UTF-8 has not are escaped."""
+    """Write a file atomically; characters that cannot be encoded in UTF-8 are escaped."""
 
     def write(temporary: Path) -> None:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
@@ -54,7 +54,7 @@ def write_file(path: Path, text: str) -> Path:
 
 
 def number(value: float | None, *, is_share: bool) -> str:
-    """A number as a table prints it: shares in percent, others with as many decimals as their size asks for."""
+    """A number in a table: shares in percent, others with one decimal from 10 on and three below."""
     if value is None or math.isnan(value):
         return DASH
     if is_share:
@@ -70,13 +70,13 @@ def interval(low: float | None, high: float | None, *, is_share: bool) -> str:
 
 
 def signed(difference: float, *, is_share: bool) -> str:
-    """A difference with its sign; points of percent if it is one of shares."""
+    """A difference with its sign; in percentage points for shares."""
     text = number(abs(difference), is_share=is_share)
     return text if float(text) == 0 else ("+" if difference > 0 else _MINUS) + text
 
 
 def eps_text(norm: str, eps: float, digits: int = 3) -> str:
-    """A radius as papers write it: Linf in gray levels, other norms as they are."""
+    """A radius as in papers: n/255 for Linf, a decimal for other norms."""
     return f"{255 * eps:.{digits}g}/255" if norm == "linf" else f"{eps:.{digits}g}"
 
 
@@ -98,14 +98,14 @@ def evidence(flag: Flag) -> str:
 
 
 def markdown_text(cell: str) -> str:
-    """Text that Markdown prints as it is, in a cell of a table."""
+    """Text escaped for a cell of a Markdown table."""
     for sign, safe in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("\n", " ")):
         cell = cell.replace(sign, safe)
     return re.sub("[*`]", r"\\\g<0>", cell)
 
 
 def latex_text(cell: str) -> str:
-    """Text that LaTeX prints as it is."""
+    """Text escaped for LaTeX."""
     return cell.translate(_LATEX)
 
 
@@ -113,7 +113,7 @@ def latex_text(cell: str) -> str:
 
 
 def compact(value: object, depth: int = 2) -> str:
-    """A described value as one would write it in Python, cut short where it gets deep or long."""
+    """A described value in Python notation, shortened if it is deep or long."""
     if isinstance(value, dict):
         inside = [f"{k}={_named(k, v, depth - 1)}" for k, v in value.items() if k != "is" and v is not None]
         text = ", ".join(inside) if depth > 0 else _DOTS * bool(inside)
@@ -125,7 +125,7 @@ def compact(value: object, depth: int = 2) -> str:
 
 
 def description(run: "RunRecord") -> list[str]:
-    """What a run says of its model: recipe, architecture, data, weights; empty texts for what it does not say."""
+    """The description of a run's model: recipe, architecture, data, weights; empty texts for unknown parts."""
     find = run.manifest.find
     data, seed = find("data", "spec"), run.manifest.parts.get("seed", find("recipe", "seed"))
     on = (f" on {compact(data)}" if data is not None else "") + (f" (seed {seed})" if seed is not None else "")
@@ -141,7 +141,7 @@ def description(run: "RunRecord") -> list[str]:
 
 
 def _architecture(spec: object) -> str:
-    """The name and the geometry; everything else is listed under provenance."""
+    """The name, image size and patch size; everything else is listed under provenance."""
     if not isinstance(spec, Mapping):
         return ""
     name = spec.get("name") or spec.get("start")
@@ -163,7 +163,7 @@ def _objective(objective: object) -> str:
 
 
 def provenance(folder: str, manifest: ManifestRecord) -> list[tuple[str, str]]:
-    """Everything in a manifest as pairs of name and text: what one needs first, then every part."""
+    """Everything in a manifest as pairs of name and text: the most important entries, then every part."""
     content = manifest.to_json()
     first = [(key, _line(content.pop(key))) for key in ("command", "kind", "created", "device", "commit")]
     parts, others = _leaves(content.pop("parts"), ""), [(key, _line(value)) for key, value in content.items()]

@@ -1,4 +1,4 @@
-"""Exhibits: the figures and tables of a study or a suite as plain data, which the report draws.
+"""Exhibits: figures and tables of a study or a suite as plain data, which reports draw.
 
 An exhibit says what is to be seen and how it was obtained, and nothing about how it is drawn. Studies and suites make
 them, `vitadel.runs.schema` stores them with the results, the report reads the same classes. Numbers are plain numbers;
@@ -37,7 +37,7 @@ class Line:
 
     @classmethod
     def of(cls, name: str, x: Numbers, shares: Sequence[Accuracy | None]) -> "Line":
-        """Accuracies with their intervals, None where there is none."""
+        """Accuracies with their intervals; None if missing."""
         y, low, high = _with_ends(shares)
         return cls(name, x, y, low, high)
 
@@ -153,7 +153,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """A grid of pictures, None where there is none; `low` and `high` are the ends of the scale of their maps."""
+    """A grid of pictures, with None for empty cells; `low` and `high` are the ends of the scale of their maps."""
 
     kind: ClassVar[str] = "pictures"
     version: ClassVar[int] = 1
@@ -192,7 +192,7 @@ class Bar:
 
     @classmethod
     def of(cls, name: str, shares: Sequence[Accuracy | None]) -> "Bar":
-        """Accuracies with their intervals, None where there is none."""
+        """Accuracies with their intervals; None if missing."""
         values, low, high = _with_ends(shares)
         return cls(name, values, low, high)
 
@@ -256,7 +256,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """One panel of `Histograms`: what it is of, and per series the share in every bin."""
+    """One panel of `Histograms`: its name, and the share of every bin for each series."""
 
     name: str
     shares: Sequence[Numbers]

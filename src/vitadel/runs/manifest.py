@@ -1,4 +1,4 @@
-"""The manifest of a run: what it is, so that runs can be distinguished and repeated."""
+"""The manifest of a run: everything that identifies it and is needed to repeat it."""
 
 import dataclasses
 import enum
@@ -28,14 +28,14 @@ class ManifestRecord:
     """The content of `manifest.json`.
 
     Args:
-        kind: What was run: `train`, `evaluate`, `attack`, `analyze`, `sweep`.
-        parts: What determines the result (recipe, model, data, seed, ...), each as `describe` gives it.
+        kind: The kind of run: `train`, `evaluate`, `attack`, `analyze`, `sweep`.
+        parts: Everything that determines the result (recipe, model, data, seed, ...), as returned by `describe`.
         hashes: The fingerprint of each part.
-        created: When, in UTC.
+        created: Time of creation in UTC.
         versions: The versions of Python, Vitadel and the packages that determine results.
         commit: The commit of the code; None for an installed package.
         machine: System and processor.
-        device: What it was computed on.
+        device: The device of the computation.
         command: The command line.
     """
 
@@ -51,10 +51,10 @@ class ManifestRecord:
 
     def find(self, *path: str) -> Any:
         """The value at a path into the parts, such as `find("model", "sha256")`; None if there is none."""
-        place: object = self.parts
+        value: object = self.parts
         for name in path:
-            place = place.get(name) if isinstance(place, Mapping) else None
-        return place
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
 
     def text(self, *path: str) -> str:
         """The text at a path into the parts; empty if there is none."""
@@ -68,12 +68,12 @@ class ManifestRecord:
 
     def to_json(self) -> dict[str, object]:
         """The record as plain JSON."""
-        # the parts as they are: their hashes are of numbers that to_json would write as null, such as infinity
+        # parts without to_json, which would replace infinities by null and thereby change their hashes
         return {**to_json(self), "parts": self.parts}
 
     @classmethod
     def read(cls, path: Path) -> "ManifestRecord":
-        """The record in a `manifest.json`; one whose parts do not match their hashes is refused."""
+        """The record in a `manifest.json`; raises a UsageError if parts do not match their hashes."""
         content = read_json(path, REMEDY)
         if not isinstance(content.get("parts"), dict) or not isinstance(content.get("kind"), str):
             raise UsageError(f"{path} does not say what the run is: it has no kind and no parts. {REMEDY}")
@@ -86,7 +86,7 @@ class ManifestRecord:
 
 
 def describe(value: object) -> object:
-    """`value` as plain JSON: dataclasses become objects that name their type, functions their names."""
+    """`value` as plain JSON: dataclasses become objects with their class name in `is`, functions become names."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"is": type(value).__name__, **fields}
@@ -106,15 +106,15 @@ def describe(value: object) -> object:
 
 
 def fingerprint(part: object) -> str:
-    """A short hash of a described value; equal exactly when the values are."""
+    """A short hash of a value as returned by `describe`."""
     text = json.dumps(describe(part), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def differences(then: object, now: object, path: str = "", *, longest: int | None = None) -> list[str]:
-    """Where two described values differ, one line per leaf: `recipe.plan.epochs: 3 -> 5`.
+    """The differences of two described values, one line per leaf: `recipe.plan.epochs: 3 -> 5`.
 
-    With `longest`, no name and no value takes more characters: of longer ones, what surrounds the first difference.
+    With `longest`, longer names and values are shortened to that many characters around the first difference.
     """
     if isinstance(then, dict) and isinstance(now, dict):
         keys = [*then, *(k for k in now if k not in then)]
@@ -124,16 +124,16 @@ def differences(then: object, now: object, path: str = "", *, longest: int | Non
         return []
     old, new = json.dumps(then), json.dumps(now)
     if longest is not None:
-        first = next((place for place, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
+        first = next((position for position, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
         path, old, new = _excerpt(path, 0, longest), _excerpt(old, first, longest), _excerpt(new, first, longest)
     return [f"{path}: {old} -> {new}"]
 
 
-def _excerpt(text: str, place: int, longest: int) -> str:
-    """At most `longest` characters of a text, those around `place`."""
+def _excerpt(text: str, position: int, longest: int) -> str:
+    """At most `longest` characters of a text around `position`."""
     if len(text) <= longest:
         return text
-    start = max(0, min(place - longest // 2, len(text) - longest))
+    start = max(0, min(position - longest // 2, len(text) - longest))
     part = text[start : start + longest]
     if start:
         part = "..." + part[3:]
@@ -174,7 +174,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this package is imported from, with a mark if files differ; None when installed."""
+    """The commit of the checkout, with `+changes` if files differ from it; None for an installed package."""
     here = Path(__file__).parent
     try:
         head = _git(here, "rev-parse", "HEAD")

@@ -1,7 +1,7 @@
-"""The run folder: which run owns it, what was logged in it, what it holds.
+"""The run folder: its manifest, log, checkpoints and results.
 
-manifest.json             what the run is (`ManifestRecord`); written first, never changed
-log.jsonl                 what happened, one object per line (`LogEntry`), only ever appended to
+manifest.json             identity of the run (`ManifestRecord`); written first, never changed
+log.jsonl                 events, one object per line (`LogEntry`); append-only
 checkpoints/              weights and training state
 eval/<name>/rows.parquet  one row per image (`vitadel.runs.schema.ImageRows`)
 """
@@ -23,11 +23,11 @@ from vitadel.runs.manifest import ManifestRecord, describe, differences, environ
 from vitadel.runs.tables import ResultFolder
 
 _MANIFEST, _LOG = "manifest.json", "log.jsonl"
-# events whose values are numbers, or None where there is none
+# events whose values are numbers or None
 _SERIES = ("step", "holdout")
-# a line of the log, and at its end the checksum of all before
+# a line of the log that ends with a checksum of its content
 _SEALED = re.compile(rb'(?P<content>\{.*), "crc32": "(?P<crc32>[0-9a-f]{8})"\}\s*')
-# characters of each value in which a run differs from another
+# maximum number of characters of a value in an error about differences
 _LONGEST = 80
 
 
@@ -36,9 +36,9 @@ class LogEntry:
     """One line of `log.jsonl`.
 
     Args:
-        event: What happened, such as `step`, `holdout`, `alarm`.
-        values: What was logged with it; `entry["loss"]` is short for `entry.values["loss"]`.
-        time: When, in seconds since 1970.
+        event: The kind of event, such as `step`, `holdout`, `alarm`.
+        values: The logged values; `entry["loss"]` is short for `entry.values["loss"]`.
+        time: Time in seconds since 1970.
     """
 
     event: str
@@ -78,7 +78,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A folder that belongs to one run; made by `claim` to write and by `open` to read."""
+    """The folder of a run: `claim` creates or resumes it for writing, `open` opens it for reading."""
 
     folder: Path
     resumed: bool = True
@@ -95,10 +95,18 @@ class Run:
         ranks: Ranks | None = None,
         command: str | None = None,
     ) -> "Run":
-        """Take `folder` for the run that `parts` describe: new, or an earlier part of the same run.
+        """Claim `folder` for the run described by `parts`; an existing folder must hold the same run.
 
-        A folder of another run is refused, and so is one that another process is writing to. Of several `ranks`, the
-        first claims the folder for all; refused in one, it is refused in all. `command` is recorded as what was run.
+        Args:
+            folder: The run folder.
+            kind: The kind of run, such as `train`.
+            parts: Everything that determines the result.
+            device: The device, for the manifest.
+            ranks: The processes of the launch; the first claims the folder for all, and an error is raised in all.
+            command: The command line, for the manifest.
+
+        Raises:
+            UsageError: The folder belongs to another run, or another process is writing to it.
         """
         claimed: list[Run] = []
 
@@ -115,10 +123,10 @@ class Run:
 
     @classmethod
     def _claim(cls, folder: Path, kind: str, parts: Mapping[str, object], device: str, command: str | None) -> "Run":
-        """The manifest is written while the folder is locked: of two runs that claim a new folder, one is refused."""
+        # the manifest is written while the folder is locked, so that two processes cannot both claim a new folder
         _refuse_unreadable_name(folder)
         described: dict[str, Any] = {"kind": kind, "parts": describe(parts)}
-        _refuse_other_run(folder, described)  # before anything is made: a refusal leaves nothing behind
+        _refuse_other_run(folder, described)  # first, so that an error leaves no new files
         lock = _locked(folder)
         try:
             resumed = _refuse_other_run(folder, described)  # another process may have been faster
@@ -149,7 +157,7 @@ class Run:
 
     @property
     def manifest(self) -> ManifestRecord:
-        """What the run is, read from disk and checked."""
+        """The manifest, read from disk and verified."""
         return ManifestRecord.read(self.folder / _MANIFEST)
 
     @property
@@ -158,7 +166,7 @@ class Run:
         return self.folder / "checkpoints"
 
     def log(self, event: str, **values: object) -> None:
-        """Append one line. A resumed run may log a step again: readers take the last line of a step."""
+        """Append one line. A resumed run may log a step again: readers use the last line of each step."""
         line = LogEntry(event, values, time.time()).to_line()
         try:
             with (self.folder / _LOG).open("ab") as handle:
@@ -173,7 +181,7 @@ class Run:
 
         Args:
             event: The kind.
-            every: Entries as they were written, also those of updates that were undone later.
+            every: Return all entries as written, also those of updates that were rolled back.
         """
         entries = [entry for line in self._log_lines() if (entry := LogEntry.from_line(line)) and entry.event == event]
         if every:
@@ -183,7 +191,7 @@ class Run:
 
     @property
     def damaged_log_lines(self) -> int:
-        """How many lines of the log are left out; those that an interruption cut short do not count."""
+        """The number of damaged lines in the log, without those truncated by an interruption."""
         return sum(LogEntry.from_line(line) is None and not _is_cut_short(line) for line in self._log_lines())
 
     def _log_lines(self) -> list[bytes]:
@@ -200,7 +208,7 @@ class Run:
         return ResultFolder(self.folder / "eval" / name)
 
     def evaluations(self) -> list[str]:
-        """The names of the finished evaluations, and of those that have lost their rows or their summary since."""
+        """The names of the finished evaluations, also of those whose rows or summary are missing."""
         files = [*self.folder.glob("eval/*/summary.json"), *self.folder.glob("eval/*/rows.parquet")]
         return sorted({path.parent.name for path in files})
 
@@ -225,7 +233,7 @@ def _refuse_unreadable_name(folder: Path) -> None:
 
 
 def _refuse_other_run(folder: Path, described: Mapping[str, object]) -> bool:
-    """Whether this run has the folder already; raises if something else has it."""
+    """Whether the folder holds this run already; raises a UsageError if it holds anything else."""
     if not _exists(folder / _MANIFEST):
         _refuse_nonempty_folder(folder)
         return False
@@ -250,14 +258,14 @@ def _refuse_nonempty_folder(folder: Path) -> None:
 
 
 def _drop_unfinished(folder: Path) -> None:
-    """Remove files that interruptions left half written; the folder is locked, so no process is writing them."""
-    for place in (".", "checkpoints", "eval/**", "study/**"):
-        for path in folder.glob(f"{place}/.*.part"):
+    """Remove files that interruptions left unfinished; the folder is locked, so no process is writing them."""
+    for subfolder in (".", "checkpoints", "eval/**", "study/**"):
+        for path in folder.glob(f"{subfolder}/.*.part"):
             path.unlink(missing_ok=True)
 
 
 def _locked(folder: Path) -> IO[str]:
-    """Keep other processes out for as long as this one lives; the system unlocks when it ends, however it ends."""
+    """Lock the folder for this process; the system releases the lock when the process ends."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -284,7 +292,7 @@ def _locked(folder: Path) -> IO[str]:
 
 
 def _line_end(handle: IO[bytes]) -> str:
-    """Complete a line that an interruption cut short, so that it does not merge with the next."""
+    """A newline if an interruption truncated the last line, so that the next one is separate from it."""
     if handle.tell() == 0:
         return ""
     with open(handle.name, "rb") as written:

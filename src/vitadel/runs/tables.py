@@ -1,12 +1,12 @@
-"""The folder of one evaluation or study: tables of per-image rows, parts that are not per image, and what they came to.
+"""The folder of one evaluation or study: tables of per-image rows, values that are not per image, and final results.
 
-tables/NAME/*.parquet  rows of work under way, keyed by the image index
-parts/NAME.json        what is not per image
-rows.parquet           one row per image, when everything is computed
-summary.json           the record that was counted from the rows
+tables/NAME/*.parquet  rows of an unfinished evaluation, keyed by the image index
+parts/NAME.json        values that are not per image
+rows.parquet           final results: one row per image
+summary.json           final results: the record, computed from the rows
 
-Every file is written whole or not at all, and every parquet file holds a hash of its columns, which is checked when it
-is read. Interrupted at any time, work resumes from the tables.
+Files are written atomically, and every parquet file contains a hash of its columns, which is checked when it is read.
+An interrupted evaluation resumes from the tables.
 """
 
 import contextlib
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 Columns = Mapping[str, Sequence[Any]]
 
 _HASH = b"vitadel.sha256"
-# what every summary has
+# keys of every summary
 _KEYS = ("name", "suite", "threat", "n", "clean", "robust", "attacks", "flags")
-# the hash of the rows that a summary was counted from
+# the key of the hash of the rows that a summary was computed from
 _ROWS = "rows_sha256"
-# columns of rows that versions before 0.1 wrote under other names
+# former names of columns, from before version 0.1
 _OLD_NAMES = {"row": "index", "fell_to": "broken_by", "size": "distance", "clean_right": "clean_correct"}
-# names of files have at most 255 bytes
+# file names have at most 255 bytes, of which a character may take up to four
 _LONGEST = 120
 
 
@@ -51,7 +51,7 @@ class ResultFolder:
     folder: Path
 
     def append(self, table: str, columns: Columns) -> None:
-        """Keep some rows of a table; the column `index` gives their images."""
+        """Store some rows of a table; the column `index` contains their images."""
         import pyarrow as pa
 
         first = min(columns["index"])
@@ -62,16 +62,16 @@ class ResultFolder:
         return _read_parts(sorted(self.table(table).glob("*.parquet")))
 
     def write_part(self, name: str, content: Mapping[str, object]) -> None:
-        """Keep a part, which is plain JSON."""
+        """Store a named value of plain JSON."""
         write_json(self._part(name), content)
 
     def read_part(self, name: str) -> dict[str, Any] | None:
-        """A part as it was kept, None if it was not."""
+        """A stored value; None if there is none of that name."""
         path = self._part(name)
         return read_json(path) if path.exists() else None
 
     def finish(self, rows: Columns, summary: Mapping[str, object]) -> None:
-        """Write one row per image and the summary that was counted from them, and drop tables and parts.
+        """Write one row per image and the summary computed from them, and delete tables and parts.
 
         Args:
             rows: The columns of `rows.parquet`; `index` is the key.
@@ -79,7 +79,7 @@ class ResultFolder:
         """
         import pyarrow as pa
 
-        with contextlib.suppress(OSError):  # of an earlier time, whose rows are replaced now
+        with contextlib.suppress(OSError):  # an earlier summary does not match the new rows
             self._summary.unlink()
         _write(pa.table(sorted_by_index({name: list(values) for name, values in rows.items()})), self._rows)
         write_json(self._summary, {**summary, _ROWS: _hash(_read_one(self._rows))})
@@ -88,18 +88,18 @@ class ResultFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether the rows and the summary are there."""
+        """Whether the rows and the summary exist."""
         return self._summary.exists() and self._rows.exists()
 
     def rows(self) -> dict[str, list[Any]]:
-        """The finished rows as columns, in order of `index`, under their names of this version; empty before."""
+        """The final rows as columns with current names, in order of `index`; empty if unfinished."""
         return _with_new_names(_read_one(self._rows)) if self._rows.exists() else {}
 
     def read_verified(self) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-        """The summary and the rows that it was counted from.
+        """The summary and the rows that it was computed from.
 
         Raises:
-            UsageError: One of them is missing or damaged, or they do not belong together.
+            UsageError: One of them is missing or damaged, or the summary was computed from other rows.
         """
         for path in (self._summary, self._rows):
             if not path.exists():
@@ -134,13 +134,13 @@ class ResultFolder:
 
 
 def _file_name(name: str) -> str:
-    """A name that every file system can spell; two names never share one."""
+    """A unique file name for a table, valid on every file system."""
     safe = "".join(sign if sign.isalnum() or sign in "-_=." else "_" for sign in name)[:_LONGEST]
     return safe if safe == name else f"{safe}-{zlib.crc32(name.encode()):08x}"
 
 
 def _with_new_names(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Rows under the names of this version, in order."""
+    """Rows with current column names, in order of `index`."""
     names = {**_OLD_NAMES, "right": "robust" if "fell_to" in columns else "correct"}
     return sorted_by_index({names.get(name, name): values for name, values in columns.items()})
 
@@ -149,7 +149,7 @@ def sorted_by_index(columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     """The columns with their rows in order of `index`."""
     index = columns.get("index", [])
     order = sorted(range(len(index)), key=index.__getitem__)
-    return {name: [values[place] for place in order] for name, values in columns.items()}
+    return {name: [values[position] for position in order] for name, values in columns.items()}
 
 
 def _read_parts(paths: Sequence[Path]) -> dict[str, list[Any]]:
@@ -172,7 +172,7 @@ def _write(table: "pyarrow.Table", path: Path) -> None:
 
 
 def _read_one(path: Path) -> dict[str, list[object]]:
-    """One file, if it is as it was written; those of earlier versions have no checksums and pass without."""
+    """The columns of one file, verified; files of earlier versions have no checksums and are not verified."""
     import pyarrow.parquet as pq
 
     try:
@@ -195,7 +195,7 @@ def _hash(columns: Columns) -> str:
 
 
 def _counts(summary: Mapping[str, object], rows: Columns) -> dict[str, Accuracy]:
-    """The accuracies of a summary as its rows give them; without those that the rows do not have."""
+    """The accuracies of a summary, computed again from the rows as far as these have the columns."""
     pairs = zip(rows.get("label", ()), rows.get("clean_prediction", ()), strict=False)
     clean = rows.get("clean_correct", [label == prediction for label, prediction in pairs])
     robust = rows.get("robust", [attack == "" for attack in rows.get("broken_by", ())])
@@ -217,7 +217,7 @@ def _same(recorded: object, counted: Accuracy) -> bool:
 
 
 def _shown(recorded: object) -> str:
-    """An accuracy as people read it, or whatever is in its place."""
+    """An accuracy as text, or any other value as JSON."""
     numbers = [recorded.get(name) for name in ("accuracy", "low", "high")] if isinstance(recorded, dict) else []
     if not numbers or not all(isinstance(number, int | float) for number in numbers):
         return json.dumps(recorded)[:80]

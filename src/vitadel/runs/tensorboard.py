@@ -1,7 +1,7 @@
-"""Scalars in the files TensorBoard reads, written without it.
+"""Scalars in TensorBoard's file format, written without TensorBoard.
 
-A file is a chain of records, and a record is one protobuf message `Event`; its few fields that a scalar needs are
-written here by hand:
+A file is a sequence of records, each of which contains a protobuf message `Event`. The few fields that scalars need are
+encoded here:
 
 record    length (8 bytes), checksum of it (4), the message, checksum of that (4); little-endian
 Event     wall_time = 1 (double), step = 2 (int64), file_version = 3 (string), summary = 5, session_log = 7
@@ -20,9 +20,9 @@ from pathlib import Path
 from vitadel.core.errors import UsageError
 
 _VERSION = b"brain.Event:2"
-# SessionLog{status = START}: readers drop what an earlier process wrote from this step on
+# SessionLog{status = START}: readers drop records of earlier processes from this step on
 _STARTED = b"\x08\x01"
-# wire types: how a field's bytes are to be read
+# protobuf wire types
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, bits reversed
 _MASK = 0xA282EAD8
@@ -30,17 +30,17 @@ _MASK = 0xA282EAD8
 
 @dataclass(slots=True)
 class Scalars:
-    """Curves for TensorBoard in `folder`, one file per process, begun by the first value.
+    """Curves for TensorBoard in `folder`, one file per process, created with the first value.
 
-    A process that resumes an interrupted one begins a new file at its first step, and TensorBoard then
-    drops what the interrupted one wrote from that step on.
+    A process that resumes a run creates a new file at its first step, and TensorBoard then drops the values of the
+    interrupted process from that step on.
     """
 
     folder: Path
     _file: Path | None = field(default=None, repr=False)
 
     def add(self, step: int, values: Mapping[str, float], wall_time: float | None = None) -> None:
-        """Append the values of one step, whole or not at all; NaN and infinities are drawn as such."""
+        """Append the values of one step; TensorBoard shows NaN and infinities as such."""
         if not values:
             return
         now = time.time() if wall_time is None else wall_time
@@ -52,7 +52,7 @@ class Scalars:
                 self._append(_record(_event(now, step, _field(7, _BYTES, _STARTED))))
             self._append(_record(_event(now, step, _field(5, _BYTES, summary))))
         except OSError as error:
-            self._file = None  # after a record cut short nothing more could be read from that file
+            self._file = None  # readers stop at a truncated record, so the next value begins a new file
             raise UsageError(
                 f"cannot write to {self.folder}: {error.strerror or error}. Free space or choose a new --run."
             ) from error
@@ -64,7 +64,7 @@ class Scalars:
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of Castagnoli et al. 1993; `zlib` and `binascii` know only another polynomial's."""
+    """CRC-32C (Castagnoli et al. 1993); `zlib` and `binascii` use a different polynomial."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -72,7 +72,7 @@ def crc32c(data: bytes) -> int:
 
 
 def _table() -> tuple[int, ...]:
-    """What each value of a byte adds to the checksum."""
+    """The lookup table of the checksum, one entry per byte value."""
     table = []
     for crc in range(256):
         for _ in range(8):
@@ -85,7 +85,7 @@ _TABLE = _table()
 
 
 def _new_file(folder: Path) -> Path:
-    """A file that does not exist yet: in a container, two processes within a second can share host and number."""
+    """A new file; in containers, two processes may have the same host name, process id and second."""
     folder.mkdir(parents=True, exist_ok=True)
     seconds = int(time.time())
     while True:
@@ -103,7 +103,7 @@ def _record(message: bytes) -> bytes:
 
 
 def _masked(data: bytes) -> int:
-    """Turned and shifted, because the checksum of data that holds its own checksum says little."""
+    """TFRecord's masked checksum: rotated and shifted, as data may contain checksums themselves."""
     crc = crc32c(data)
     return (((crc >> 15) | (crc << 17)) + _MASK) & 0xFFFFFFFF
 
@@ -114,7 +114,7 @@ def _event(wall_time: float, step: int, what: bytes) -> bytes:
 
 
 def _scalar(tag: str, value: float) -> bytes:
-    # a C cast: what no float32 can hold becomes an infinity, where struct would raise
+    # a C cast turns values beyond the range of float32 into infinities, where struct would raise
     number = ctypes.c_float(value).value
     return _field(1, _BYTES, tag.encode()) + _field(2, _FOUR_BYTES, struct.pack("<f", number))
 
@@ -125,7 +125,7 @@ def _field(number: int, kind: int, content: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Seven bits a byte, lowest first, the eighth set on all but the last; negative ones as 64 bits."""
+    """A protobuf varint: seven bits per byte, lowest first; negative numbers as 64 bits."""
     left, written = number & 0xFFFFFFFFFFFFFFFF, bytearray()
     while left > 0x7F:
         written.append(left & 0x7F | 0x80)

@@ -1,10 +1,11 @@
 """Dataclasses as JSON and back: one reader and one writer for every record, driven by the annotations of the fields.
 
 A record is a frozen dataclass whose fields are numbers, texts, sequences, mappings, enums, NumPy arrays and other
-records. `to_json` writes it, `from_json` reads it again and refuses, in one line, what does not fit the annotations.
+records. `to_json` writes it; `from_json` reads it and raises a UsageError of one line if values do not match the
+annotations.
 
-- A number that is not finite is written as null. A field that may be such a gap is annotated `float | None`.
-- An array is written byte by byte: `{"dtype": "uint8", "shape": [2, 2], "base64": "AAECAw=="}`.
+- A number that is not finite is written as null; a field for such numbers is annotated `float | None`.
+- An array is written as base64: `{"dtype": "uint8", "shape": [2, 2], "base64": "AAECAw=="}`.
 - A field with the metadata `key` is written under that name; `was` lists names of earlier versions, still read.
 - A field that has its default may be absent. One with the metadata `omit` is not written while it has its default.
 - A class with class variables `kind` and `version` writes them with its fields; in a union of classes, `kind` says
@@ -19,13 +20,14 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vitadel.core.errors import UsageError, short_repr, unknown_name_error
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -40,7 +42,7 @@ class Mismatch(ValueError):
 
 
 def to_json(value: object) -> Any:
-    """`value` as what `json` can write: dicts, lists, numbers, texts, None.
+    """`value` as plain JSON values: dicts, lists, numbers, texts, None.
 
     Args:
         value: A record, or any value that a field of one may have.
@@ -62,13 +64,13 @@ def to_json(value: object) -> Any:
 
 
 def from_json(kind: type[T], value: object, source: object, remedy: str) -> T:
-    """The record of class `kind` that a JSON value holds.
+    """The record of class `kind` in a JSON value.
 
     Args:
-        kind: A dataclass, or a union of dataclasses with a `kind` each.
-        value: What `json` read.
+        kind: A dataclass, or a union of dataclasses that each have a `kind`.
+        value: The JSON value.
         source: The file it was read from, for the error.
-        remedy: What to do about a file that does not fit, for the error.
+        remedy: What to do about an invalid file, for the error.
 
     Raises:
         UsageError: A field is missing or of another type, or the record refuses its values; one line with the file,
@@ -82,15 +84,19 @@ def from_json(kind: type[T], value: object, source: object, remedy: str) -> T:
         raise UsageError(f"{source}: {error}") from error
 
 
-def tensor_to_json(values: Tensor) -> dict[str, object]:
+def tensor_to_json(values: "Tensor") -> dict[str, object]:
     """A tensor as an array in JSON: uint8 unchanged, any other type as float32."""
+    import torch  # not above: reports read records without torch
+
     array = values if values.dtype == torch.uint8 else values.float()
     content: dict[str, object] = to_json(array.detach().cpu().numpy())
     return content
 
 
-def tensor_from_json(content: Mapping[str, Any]) -> Tensor:
+def tensor_from_json(content: Mapping[str, Any]) -> "Tensor":
     """The tensor that `tensor_to_json` wrote."""
+    import torch
+
     flat = np.frombuffer(base64.b64decode(content["base64"]), dtype=content["dtype"])
     return torch.from_numpy(flat.reshape(content["shape"]).copy())
 
@@ -131,7 +137,7 @@ def _read(kind: Any, value: object, path: str) -> object:
 
 
 def _plain_types(kind: Any) -> set[Any]:
-    """The types whose values may stay as they are where `kind` is wanted, if it is a plain one or a union of such."""
+    """The types whose values need no conversion if `kind` is a plain type or a union of plain types."""
     kinds = set(get_args(kind)) if get_origin(kind) in (Union, types.UnionType) else {kind}
     return kinds if kinds <= _PLAIN.keys() else set()
 

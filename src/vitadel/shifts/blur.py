@@ -158,7 +158,7 @@ def smear_by_slices(x: Tensor, down: list[list[int]], right: list[list[int]], we
 
 
 def smear_by_index(x: Tensor, down: Tensor, right: Tensor, weights: Tensor) -> Tensor:
-    """The same without copies between CPU and GPU, for hundreds of images at once."""
+    """The same without copies between CPU and GPU, for large batches."""
     height, width = x.shape[-2:]
     rows = torch.arange(height, device=x.device)[:, None]
     cols = torch.arange(width, device=x.device)
@@ -191,7 +191,7 @@ def magnified(x: Tensor, factor: float) -> Tensor:
 
 
 def _magnified_and_turned(x: Tensor, factor: float) -> Tensor:
-    """Columns as rows, since rows are what can be copied fast."""
+    """Transposes columns to rows, as rows can be copied fast."""
     height, width = x.shape[-2:]
     tall = interpolate_rows(x, zoom_rows(height, factor, x.device, x.dtype))
     return interpolate_rows(tall.mT.contiguous(), zoom_rows(width, factor, x.device, x.dtype))

@@ -63,7 +63,7 @@ def fixed_point_places(matrix: Tensor, height: int, width: int) -> Tensor:
 
 
 def sample_once(x: Tensor, place: Tensor) -> Tensor:
-    """The image at fractional (x, y) places [B, 2, H, W], bilinearly; outside, the image mirrored: c b | a b c.
+    """The image at fractional (x, y) positions [B, 2, H, W], bilinear; mirrored outside: c b | a b c.
 
     The four products are added one after the other, as OpenCV adds them: in float32 that costs some even areas a level.
     """
@@ -87,7 +87,7 @@ def _once(index: Tensor, size: int) -> Tensor:
 
 
 def sample_twice(x: Tensor, place: Tensor) -> Tensor:
-    """The image at fractional (x, y) places [B, 2, H, W], bilinearly; outside, the image mirrored: b a | a b c."""
+    """The image at fractional (x, y) positions [B, 2, H, W], bilinear; mirrored outside: b a | a b c."""
     size = torch.tensor([x.shape[-1], x.shape[-2]], dtype=x.dtype)[:, None, None].to(x.device)
     grid = ((place * 2 + 1) / size - 1).permute(0, 2, 3, 1)
     return grid_sample(x, grid, mode="bilinear", padding_mode="reflection", align_corners=False)
@@ -106,7 +106,7 @@ def pixelate(x: Tensor, rng: RandomStreams, factor: float) -> Tensor:
 
 @cache
 def _boxes(size: int, fewer: int, device: torch.device) -> Strips:
-    """[fewer, size]: each row averages the pixels whose centers lie in its box, an edge decided as Pillow rounds it."""
+    """[fewer, size]: each row averages the pixels whose centers are in its box, with Pillow's rounding at the edges."""
     scale, index = size / fewer, torch.arange(size)
     middle = (torch.arange(fewer, dtype=torch.float64)[:, None] + 0.5) * scale
     low, high = (middle - 0.5 * scale + 0.5).long(), (middle + 0.5 * scale + 0.5).long()
@@ -117,5 +117,5 @@ def _boxes(size: int, fewer: int, device: torch.device) -> Strips:
 
 @cache
 def _repeats(size: int, more: int, device: torch.device) -> Tensor:
-    """[more]: which of `size` pixels lies under the center of each of `more`."""
+    """[more]: the number of the pixel, of `size`, at the center of each of `more` pixels."""
     return ((torch.arange(more, dtype=torch.float64) + 0.5) * (size / more)).long().clamp_max(size - 1).to(device)

@@ -61,12 +61,12 @@ def strips(matrix: Tensor, device: torch.device) -> Strips:
 
 
 def nearest(index: Tensor, size: int) -> Tensor:
-    """Outside an image lies its outermost pixel: a a | a b c."""
+    """Pads an image with its outermost pixel: a a | a b c."""
     return index.clamp(0, size - 1)
 
 
 def mirrored(index: Tensor, size: int) -> Tensor:
-    """Outside an image lies its mirror image, the outermost pixel twice: b a | a b c."""
+    """Pads an image with its mirror image, the outermost pixel twice: b a | a b c."""
     index = index.remainder(2 * size)
     return torch.minimum(index, 2 * size - 1 - index)
 
@@ -151,7 +151,7 @@ def blur_strips(
 
 @cache
 def zoom_rows(size: int, factor: float, device: torch.device, dtype: torch.dtype) -> RowInterpolation:
-    """Where each row of the center magnified by `factor` lies in the original.
+    """The position in the original of each row of the center magnified by `factor`.
 
     The middle ceil(size / factor) rows are stretched, corners on corners, to the rounded size and trimmed about
     their own middle: scipy's `zoom` of order 1, as the original calls it.

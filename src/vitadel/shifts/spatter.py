@@ -72,12 +72,12 @@ def _wide(plane: Tensor) -> Tensor:
 
 
 def _beside(wide: Tensor, row: int, col: int) -> Tensor:
-    """[B, H, W]: what lies `row` down and `col` to the right of each pixel, of a plane one pixel wider all round."""
+    """[B, H, W]: the value `row` down and `col` to the right of each pixel, of a plane padded by one pixel."""
     return wide[:, 1 + row : wide.shape[1] - 1 + row, 1 + col : wide.shape[2] - 1 + col]
 
 
 def edges(plane: Tensor, low: float, high: float) -> Tensor:
-    """Canny's edges (1986) as OpenCV draws them: Sobel gradients, thin ridges, strong ones and what hangs on them."""
+    """Canny's edge detection (1986) as in OpenCV: Sobel gradients, non-maximum suppression, hysteresis."""
     wide = pad(plane[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
     above, middle, below = (wide[:, i : i + plane.shape[1]] for i in range(3))
     down = _smooth(below - above)
@@ -125,7 +125,7 @@ def _ridge(size: Tensor, across: Tensor, down: Tensor) -> Tensor:
 
 
 def distances(marked: Tensor, farthest: float) -> Tensor:
-    """How far the nearest marked pixel is, by steps of the 5 x 5 mask, cut off at `farthest`.
+    """The distance to the nearest marked pixel, in steps of the 5 x 5 mask, clipped at `farthest`.
 
     A shortest way needs steps in two neighboring directions only, all of one before all of the other. So it is enough
     to follow each of the 16 directions once, for up to 2, 4, 8, ... steps at a time.
@@ -141,7 +141,7 @@ def distances(marked: Tensor, farthest: float) -> Tensor:
 
 
 def _apart(step: int) -> tuple[slice, slice]:
-    """Along one axis: the places a step leads to, and those it comes from."""
+    """Along one axis: the positions that a step leads to, and those it starts from."""
     return (slice(step, None), slice(None, -step)) if step > 0 else (slice(None, step or None), slice(-step, None))
 
 

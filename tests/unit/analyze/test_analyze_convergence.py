@@ -111,7 +111,7 @@ def test_only_correct_images_are_attacked(x: Tensor, y: Tensor) -> None:
     assert (result["n"], result["tried"]) == (4, 8)
     assert curve(result)[0]["accuracy"] == 1
     assert len(result["slices"]) == 2  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="gets none of 8 images right, so there is nothing to attack"):
+    with pytest.raises(UsageError, match="classifies none of 8 images correctly, so there is nothing to attack"):
         study(Scale(), x, 1 - y, Convergence(steps=(1,)))
 
 

@@ -195,7 +195,7 @@ def test_the_report_shows_the_study(x: Tensor, tmp_path: Path) -> None:
     studied_in(tmp_path / "study", model, x, torch.zeros(5, dtype=torch.int64), Perturbations(steps=2, patch=4))
     assert read_study(tmp_path / "study" / "result.json").study == "perturbations"
     names = [path.stem for path in write_figures(tmp_path) if path.suffix == ".png"]
-    assert names == ["01-perturbations", "02-power-by-frequency", "03-jumps-by-position-in-the-patch"]
+    assert names == ["01-perturbations", "02-power-by-frequency", "03-differences-by-position-in-the-patch"]
 
 
 def test_one_image_and_a_zero_perturbation(x: Tensor) -> None:

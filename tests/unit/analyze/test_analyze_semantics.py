@@ -129,7 +129,7 @@ def test_predictions_under_images_are_of_the_first_classifier(x: Tensor, y: Tens
         Stripes(), x, y, {"reads": DarkestRow(), "t": DarkestRow(True)}, Linf(EPS), FULL
     )
     pictures = next(one for one in result["exhibits"] if one["kind"] == "pictures")
-    assert [row[1]["note"] for row in pictures["cells"]] == [f"predicted {label}, right" for label in range(3)]
+    assert [row[1]["note"] for row in pictures["cells"]] == [f"predicted {label}, correct" for label in range(3)]
     bars = result["exhibits"][0]
     assert bars["groups"] == ["reads", "t"]
     assert bars["title"] == "Perturbations classified, top-1"  # five of eight would mean little

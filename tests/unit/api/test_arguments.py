@@ -1,5 +1,6 @@
 """Arguments that a function does not have, or that contradict each other, are refused with what to write instead."""
 
+import dataclasses
 import inspect
 import json
 from pathlib import Path
@@ -12,7 +13,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import vitadel as vd
-from vitadel.api.catalog import CATALOGS
+from vitadel.api.catalog import CATALOGS, Page
+from vitadel.api.data import default_preprocess
 from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.sweep import as_sweep
 from vitadel.core.errors import UsageError
@@ -266,3 +268,61 @@ def test_a_study_can_leave_out_unreadable_images_too(tmp_path: Path) -> None:
     vd.analyze(model, data, "lesion:draws=0", run=run, skip_unreadable=True, progress=False)
     skipped = json.loads((run / "manifest.json").read_text())["parts"]["skipped"]
     assert skipped == ["test/b/broken.png: cannot be read"]
+
+
+@pytest.mark.parametrize(
+    ("name", "has_page"),
+    [
+        ("timm:test_vit", True),  # in no list
+        ("./weights.safetensors", True),
+        ("folder/weights", True),
+        ("weights.pth", True),
+        ("deit", False),
+        ("vit", False),
+    ],
+)
+def test_what_looks_like_a_file_or_a_name_with_its_source_is_one_model(name: str, has_page: bool) -> None:
+    named: list[str] = []
+
+    def page(text: str) -> Page:
+        named.append(text)
+        return Page(text)
+
+    models = dataclasses.replace(CATALOGS["models"], page=page)
+    assert isinstance(models.find(name), Page) == has_page
+    assert named == [name] * has_page
+
+
+@pytest.mark.parametrize("kind", sorted(set(CATALOGS) - {"models"}))
+def test_other_lists_have_pages_of_their_entries_only(kind: str) -> None:
+    for name in ("timm:test_vit", "folder/weights", "weights.pth"):
+        with pytest.raises(UsageError, match=f"unknown {CATALOGS[kind].kind}"):
+            CATALOGS[kind].find(name)
+
+
+def test_a_word_finds_the_entries_that_contain_it_in_name_description_or_group() -> None:
+    found = CATALOGS["suites"].find("AUTOATTACK")
+    assert isinstance(found, list)
+    assert [item.name for item in found] == ["autoattack", "autoattack-plus", "autoattack-rand"]
+    (group,) = {item.group for item in CATALOGS["suites"].find("other suites")}  # type: ignore[union-attr]
+    assert group == "Other suites"
+
+
+@pytest.mark.parametrize(
+    ("spec", "usual", "at_64"),
+    [
+        ("digits", "squash:8", "squash:64"),
+        ("cifar10:DIR", "squash:32", "squash:64"),
+        ("cifar100:DIR", "squash:32", "squash:64"),
+        ("imagenet:DIR", "crop:224", "crop:64"),
+        ("imagenet-a:DIR", "crop:224", "crop:64"),
+        ("imagenet-r:DIR", "crop:224", "crop:64"),
+        ("folder:DIR", "squash:224", "squash:64"),
+    ],
+)
+def test_images_have_the_native_size_of_their_data_set_or_224_pixels(
+    spec: str, usual: str, at_64: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "DIR").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert (default_preprocess(spec), default_preprocess(spec, 64)) == (usual, at_64)

@@ -46,7 +46,7 @@ def test_the_introductory_lines_run_as_written(folder: Path, monkeypatch: pytest
         patch_size=8,
         options={"depth": 1, "embed_dim": 32, "num_heads": 2},
     )
-    vd.models.save(tiny, "tiny.safetensors")
+    vd.models.save(tiny, Path("tiny.safetensors"))
     lines = LINES
     for written, local in (
         ('"timm:vit_tiny_patch16_224", pretrained=True', '"tiny.safetensors"'),

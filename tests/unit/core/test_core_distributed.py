@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,7 @@ def test_an_unknown_node_and_a_damaged_variable_are_refused(launched: pytest.Mon
 
 CLAIM = """
 import sys
+from datetime import timedelta
 from pathlib import Path
 from vitadel.core.distributed import Ranks
 from vitadel.runs import Run
@@ -129,3 +131,14 @@ def test_a_single_process_gathers_its_own_tensor() -> None:
     assert Ranks.current() == Ranks()
     assert torch.equal(Ranks().gather(value), value[None])
     assert torch.equal(Ranks().mean(value), value)
+
+
+def test_processes_wait_for_each_other_for_a_month(launched: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, timedelta]] = []
+    launched.setattr(torch.distributed, "init_process_group", lambda backend, timeout: calls.append((backend, timeout)))
+    os.environ.update(RANK="1", WORLD_SIZE="2")
+    assert Ranks.of_launch() == Ranks(1, 2)
+    assert calls == [("gloo", timedelta(days=30))]
+    os.environ.update(RANK="0", WORLD_SIZE="1")
+    assert Ranks.of_launch() == Ranks()
+    assert len(calls) == 1

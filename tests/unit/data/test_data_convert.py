@@ -148,10 +148,10 @@ def test_files_of_other_formats_are_named(tmp_path: Path) -> None:
 
 def test_missing_arrays_are_named_with_those_present(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=pictures(), labels=labels())
-    refused(tmp_path / "a.npz", "a.npz has no array 'image'. It has: images, labels. Say which are the images and")
+    refused(tmp_path / "a.npz", "a.npz has no array 'image'. It has: images, labels. Write the names of the images and")
     refused(tmp_path / "a.npz", "a.npz has no array 'label'. It has: images, labels.", image_key="images")
     np.savez(tmp_path / "b.npz", image=pictures())
-    refused(tmp_path / "b.npz", "b.npz has no array 'label'. It has: image. Say")
+    refused(tmp_path / "b.npz", "b.npz has no array 'label'. It has: image. Write")
     np.savez(tmp_path / "c.npz")
     refused(tmp_path / "c.npz", "c.npz has no array 'image'. It has: none.")
 
@@ -444,8 +444,8 @@ def test_the_command_converts_and_describes(
     code, _, err = vitadel(["data", "convert", "a.npz", "--out", "other"], monkeypatch, capsys)
     assert (code, err) == (
         2,
-        "vitadel: a.npz has no array 'image'. It has: x, y. Say which are the images and the labels with --image-key "
-        "and --label-key.\n",
+        "vitadel: a.npz has no array 'image'. It has: x, y. Write the names of the images and the labels with "
+        "--image-key and --label-key.\n",
     )
 
 

@@ -82,7 +82,7 @@ def test_class_file_and_argument_choose_the_same(tmp_path: Path) -> None:
     ("classes", "message"),
     [
         ((), "no class is chosen. Name at least one, or leave the choice out for all of them."),
-        (("1", "2", "1"), "class '1' is chosen twice. Name each class once: its place is its label."),
+        (("1", "2", "1"), "class '1' is chosen twice. Name each class once: its position is its label."),
         (("1", "ten"), "unknown class 'ten'. Known: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9."),
     ],
 )

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Split, Squash, load
+from vitadel.data.dataset import check_classes, measure
 from vitadel.data.partition import fixed_order, hold_out
 from vitadel.data.pixels import InMemory, threads
 
@@ -199,3 +200,24 @@ def test_data_sets_and_splits_print_in_a_few_lines(digits: DataSet) -> None:
     assert lines[0] == "DataSet('digits': 10 classes, squash8-bilinear"
     assert lines[-1] == "  Split('test': 359 images of 8 x 8, 10 classes; in memory))"
     assert len(lines) == 4
+
+
+def test_statistics_are_those_of_the_first_thousand_images() -> None:
+    pixels = torch.full((1002, 3, 2, 2), 51, dtype=torch.uint8)
+    pixels[500:1000, 1] = 153
+    pixels[1000:] = 255
+    split = Split("train", tuple(map(str, range(1002))), torch.zeros(1002, dtype=torch.int64), InMemory(pixels))
+    measured = measure(split)
+    assert measured.mean == pytest.approx((0.2, 0.4, 0.2), abs=1e-4)
+    # one gray level where all pixels are equal, since models divide by it
+    assert measured.std == pytest.approx((1 / 255, 0.2, 1 / 255), abs=1e-4)
+
+
+@pytest.mark.parametrize(("count", "listed"), [(100, True), (101, False)])
+def test_up_to_a_hundred_classes_are_listed(count: int, listed: bool) -> None:
+    known = [f"class-{number:03d}" for number in range(count)]
+    check_classes(known, known)
+    with pytest.raises(UsageError, match=r"unknown class 'class-0500'\. Did you mean 'class-050'\?") as error:
+        check_classes(["class-0500"], known)
+    assert (known[-2] in str(error.value)) == listed
+    assert known[-1] in str(error.value)

@@ -561,3 +561,35 @@ def test_updated_batch_statistics_are_flagged_and_restored() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not model.training
     assert not model.norm.training
+
+
+@pytest.mark.parametrize(
+    ("outputs", "flagged"),
+    [
+        ((0.5, 0.5), True),
+        ((0.0, 1.0), True),
+        ((0.6, 0.403), True),  # half precision rounds by as much
+        ((0.6, 0.397), True),
+        ((0.6, 0.405), False),
+        ((0.6, 0.395), False),
+        ((1.5, -0.5), False),
+    ],
+)
+def test_outputs_that_sum_to_one_and_are_not_negative_are_probabilities(
+    outputs: tuple[float, float], flagged: bool
+) -> None:
+    model = Altered(after=lambda z: z[:, :2] * 0 + torch.tensor(outputs))
+    flags = sanity_flags(model, torch.rand(3, 3, 6, 6))
+    assert ("probabilities" in [flag.code for flag in flags]) == flagged
+
+
+@pytest.mark.parametrize(("change", "flagged"), [(0.5e-4, False), (2e-4, True)])
+def test_logits_that_change_by_a_ten_thousandth_are_random(change: float, flagged: bool) -> None:
+    calls: list[float] = []
+
+    def grown(z: Tensor) -> Tensor:
+        calls.append(1 + change * len(calls))
+        return z * calls[-1]
+
+    flags = [flag for flag in sanity_flags(Altered(after=grown), torch.rand(4, 3, 6, 6)) if flag.code == "randomized"]
+    assert [flag.evidence for flag in flags] == [{"changed": 4, "images": 4}] * flagged

@@ -15,7 +15,7 @@ from vitadel.attacks.attention_scaling.attack import find_attack_factors
 from vitadel.attacks.attention_scaling.rescaled_model import RescaledModel
 from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
-from vitadel.evaluate import SUITES, AttackSuite, NamedAttack, attention_scaling
+from vitadel.evaluate import SUITES, AttackSuite, NamedAttack, scaled_suites
 from vitadel.losses import margin
 from vitadel.models import Model, load
 from vitadel.runs import Run
@@ -111,7 +111,7 @@ def test_factors_are_stored_and_not_searched_again(
     other_run = claimed(tmp_path / "b")
     (tmp_path / "b" / FACTORS).parent.mkdir(parents=True)
     (tmp_path / "b" / FACTORS).write_bytes((tmp_path / "a" / FACTORS).read_bytes())
-    monkeypatch.setattr(attention_scaling, "find_attack_factors", lambda *args, **kwargs: pytest.fail("searched again"))
+    monkeypatch.setattr(scaled_suites, "find_attack_factors", lambda *args, **kwargs: pytest.fail("searched again"))
     again = evaluate(model, digits, suite, other_run, threat=threat, scaling=SMALL)
     for one, other in zip(whole, again, strict=True):
         assert one["robust"] == other["robust"]
@@ -132,7 +132,7 @@ def test_factors_are_searched_on_training_images_unless_the_evaluated_ones_are_w
         assert flagged == ([] if split == "train" else [{"images": 16}])
     found = both[0]["scaling"]
     assert (found["split"], found["images"]) == (split, 16)
-    assert attention_scaling.factors_of(found) == by_hand
+    assert scaled_suites.factors_of(found) == by_hand
     assert by_hand != find_attack_factors(model, *digits.split("holdout").tensors(16), threat, few).best
 
 
@@ -181,6 +181,6 @@ def test_a_suite_without_attacks_needs_no_factors(model: Model, digits: data.Dat
 def test_factors_survive_writing_and_reading() -> None:
     factors = Factors((1e-7, 0.3333333333333333), 0.5, 1.25, 3, 7)
     written = json.loads(json.dumps({"factors": asdict(factors)}))
-    assert attention_scaling.factors_of(written) == factors
-    assert attention_scaling.with_scaled((PLAIN,), factors)[0] is PLAIN
-    assert replace(PLAIN, name="pgd+scaled").name == attention_scaling.with_scaled((PLAIN,), factors)[1].name
+    assert scaled_suites.factors_of(written) == factors
+    assert scaled_suites.with_scaled((PLAIN,), factors)[0] is PLAIN
+    assert replace(PLAIN, name="pgd+scaled").name == scaled_suites.with_scaled((PLAIN,), factors)[1].name

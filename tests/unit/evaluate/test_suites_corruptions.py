@@ -277,3 +277,17 @@ def test_invalid_arrays_are_named(arrays: tuple[DataSet, Path]) -> None:
         fog.refuse(Bins(), data, "test")
     with pytest.raises(UsageError, match="do not say their place in it: the first is gray/000-30"):
         fog.refuse(Bins(), gray_images([30]), "test")
+
+
+@pytest.mark.parametrize(
+    ("severities", "shown"), [((1, 2, 3), 3), ((3, 4, 5), 3), ((1, 2), 2), ((5, 4), 5), ((1, 2, 4, 5), 4)]
+)
+def test_pictures_show_severity_three_or_else_the_middle_one(
+    severities: tuple[int, ...], shown: int, tmp_path: Path
+) -> None:
+    settings = Corruptions(names=("brightness", "contrast"), severities=severities)
+    summary = evaluate_one(Bins(), gray_images([20]), settings, claim(tmp_path / "run"))
+    (pictures,) = [one for one in summary["exhibits"] if one["kind"] == "pictures"]
+    assert f"at severity {shown}," in pictures["caption"]
+    cells = [cell for row in pictures["cells"] for cell in row if cell is not None]
+    assert [cell["note"].partition(":")[0] for cell in cells] == ["clean", "brightness", "contrast"]

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle, StepPatch
 from matplotlib.text import Text
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator
 
 from vitadel.report import write_report, write_tables
 from vitadel.report.figures.exhibits import exhibit_drawing
@@ -55,10 +55,16 @@ def described(figure: Figure) -> dict[str, Any]:
     placed = figure.get_layout_engine() is None  # else positions depend on how wide a font is
     legends = [[text.get_text() for text in legend.get_texts()] for legend in figure.legends]
     titles = [figure.get_supxlabel(), figure.get_supylabel()]
+    fonts = [text.get_fontsize() for text in figure.texts]
     axes = [{**of_axes(one), "at": rounded(one.get_position().bounds) if placed else None} for one in figure.axes]
     columns = [legend._ncols for legend in figure.legends]  # type: ignore[attr-defined]
-    return {"inches": rounded(figure.get_size_inches()), "legends": legends, "columns": columns} | {
+    frames = [
+        [legend.get_frame_on(), legend.handlelength, *(text.get_fontsize() for text in legend.get_texts())]
+        for legend in figure.legends
+    ]
+    return {"inches": rounded(figure.get_size_inches()), "legends": legends, "columns": columns, "frames": frames} | {
         "titles": titles,
+        "fonts": fonts,
         "axes": axes,
     }
 
@@ -71,12 +77,19 @@ def of_axes(axes: Axes) -> dict[str, Any]:
     return {
         "sides": [*sides, *names],
         "ticks": [of_ticks(axes.xaxis), of_ticks(axes.yaxis)],
+        "axis": [of_axis(axes.xaxis), of_axis(axes.yaxis)],
+        "names": [
+            [one.get_fontsize(), one.get_rotation(), one.get_horizontalalignment(), one.get_verticalalignment()]
+            for one in (axes.xaxis.label, axes.yaxis.label, *axes.texts)
+        ],
+        "title": [axes._left_title.get_fontsize(), axes.title.get_fontsize()],  # type: ignore[attr-defined]
+        "spines": [name for name, spine in axes.spines.items() if spine.get_visible()],
         "lines": [
             [
                 *(rounded(one.get_xdata()), rounded(one.get_ydata())),
                 *(to_hex(one.get_color()), str(one.get_linestyle()), str(one.get_marker())),
                 to_hex(one.get_markerfacecolor(), keep_alpha=True),
-                *rounded([one.get_linewidth(), one.get_markersize(), one.get_alpha() or 1]),
+                *rounded([one.get_linewidth(), one.get_markersize(), one.get_alpha() or 1, one.get_zorder()]),
             ]
             for one in axes.get_lines()
         ],
@@ -85,6 +98,11 @@ def of_axes(axes: Axes) -> dict[str, Any]:
             [
                 *(type(one).__name__, rounded(one.get_datalim(axes.transData).extents)),
                 *(rounded(one.get_facecolor()), rounded(getattr(one, "get_sizes", lambda: ())())),
+                *(
+                    rounded(one.get_edgecolor()),
+                    rounded(getattr(one, "get_linewidths", lambda: ())()),
+                    one.get_zorder(),
+                ),
             ]
             for one in axes.collections
         ],
@@ -100,10 +118,26 @@ def of_ticks(axis: Axis) -> list[Any]:
     return [rounded(axis.get_ticklocs()), [[one.get_text(), one.get_rotation()] for one in axis.get_ticklabels()]]
 
 
+def of_axis(axis: Axis) -> dict[str, Any]:
+    """How ticks are chosen, written and drawn."""
+    locator, formatter = axis.get_major_locator(), axis.get_major_formatter()
+    samples = [formatter(one, 0) for one in (0.002, 0.5, 1, 3000)] if isinstance(formatter, FuncFormatter) else []
+    return {
+        "locator": type(locator).__name__,
+        "minor": type(axis.get_minor_locator()).__name__,
+        "choice": [locator._integer, locator._nbins] if isinstance(locator, MaxNLocator) else [],  # type: ignore[attr-defined]
+        "written": samples,
+        "drawn": {key: value for key, value in axis.get_tick_params().items() if isinstance(value, bool | int | float)},
+        "pad": axis.labelpad,
+    }
+
+
 def of_patch(patch: object) -> list[Any]:
     if isinstance(patch, StepPatch):
         values, edges, _ = patch.get_data()
-        return [rounded(values), rounded(edges), patch.get_fill()]
+        face, edge = (to_hex(color, keep_alpha=True) for color in (patch.get_facecolor(), patch.get_edgecolor()))
+        style = [str(patch.get_linestyle()), patch.get_linewidth(), patch.get_alpha()]
+        return [rounded(values), rounded(edges), patch.get_fill(), face, edge, *style]
     assert isinstance(patch, Rectangle)
     return [*rounded(patch.get_bbox().extents), to_hex(patch.get_facecolor(), keep_alpha=True), patch.get_label()]
 
@@ -111,7 +145,7 @@ def of_patch(patch: object) -> list[Any]:
 def of_image(image: AxesImage) -> list[Any]:
     shown = image.get_array()
     assert shown is not None
-    return [list(shown.shape), rounded(image.to_rgba(shown).mean((0, 1)))]
+    return [list(shown.shape), rounded(image.to_rgba(shown).mean((0, 1))), image.get_interpolation()]
 
 
 def of_text(text: Text) -> list[Any]:
@@ -120,8 +154,16 @@ def of_text(text: Text) -> list[Any]:
         *rounded(text.get_position()),
         text.get_fontsize(),
         text.get_horizontalalignment(),
+        text.get_verticalalignment(),
+        text.get_rotation(),
         to_hex(text.get_color()),
     ]
+
+
+def style() -> dict[str, Any]:
+    """The settings of matplotlib that figures change, but those that name fonts and files."""
+    changed = {key: value for key, value in mpl.rcParams.items() if value != mpl.rcParamsDefault[key]}
+    return {key: value for key, value in changed.items() if isinstance(value, bool | int | float | list)}
 
 
 @pytest.fixture
@@ -130,7 +172,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     result: list[dict[str, Any]] = []
 
     def described_only(self: Figure, file: Path | io.StringIO | io.BytesIO, **more: object) -> None:
-        result.append({"name": mpl.rcParams["svg.hashsalt"], "format": more["format"], **described(self)})
+        names = {"name": mpl.rcParams["svg.hashsalt"], "format": more["format"]}
+        result.append({**names, **described(self), "style": style()})
         if isinstance(file, Path):
             file.touch()
         elif isinstance(file, io.StringIO):
@@ -138,6 +181,12 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     monkeypatch.setattr(Figure, "savefig", described_only)
     return result
+
+
+def without_style(drawn: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """It is the same in all figures."""
+    assert all(one["style"] == drawn[0]["style"] for one in drawn)
+    return [{key: value for key, value in one.items() if key != "style"} for one in drawn]
 
 
 def page_words(path: Path) -> list[str]:
@@ -169,7 +218,7 @@ def line(number: int, *, band: bool = False, count: int = 5, **more: Any) -> Lin
     x = list(range(1, count + 1))
     y = [None if one == 2 else one * (number + 1) / 10 for one in x]
     low, high = ([None if one is None else one + away for one in y] if band else () for away in (-0.05, 0.1))
-    return Line(f"line {number}", x, y, **{"dashed": number == 1, "low": low, "high": high, **more})
+    return Line(f"line {number}", **{"x": x, "y": y, "dashed": number == 1, "low": low, "high": high, **more})
 
 
 def lines(*shown: Line, **more: Any) -> Lines:
@@ -202,7 +251,7 @@ def bars(series: int, groups: int, *, ends: bool = False, **more: Any) -> Bars:
 
 
 def histograms(panels: int, *series: str, **more: Any) -> Histograms:
-    shares = [[0.0, 0.1, 0.3, 0.6, 0.0], [0.2, 0.8, 0.0, 0.0, 0.0]][: len(series)]
+    shares = [[0.0, 0.1, 0.3, 0.6, 0.0], *[[0.2, 0.8, 0.0, 0.0, 0.0]] * (len(series) - 1)]
     shown = [Histogram(f"blocks.{i}", shares) for i in range(panels)]
     edges = [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0]
     return Histograms("Histograms", "Of gaps.", shown, series, edges, "gap", "share", **more)
@@ -225,6 +274,10 @@ EXHIBITS: dict[str, Exhibit] = {
         5, "plain", "rescaled", log_x=True, references=(("fp16", 9.7), ("fp16", 16.6), ("fp32", 87.3))
     ),
     "one histogram": histograms(1, "plain"),
+    "histograms of many series": histograms(2, "plain", *"abcde"),
+    "lines between places": lines(line(0, x=[0.5, 1.0, 1.5, 2.0, 2.5])),
+    "long names of bars": bars(9, 3, ends=True),
+    "values on dark and light": heat(2, 6, digits=1, low=0.0, high=1.1),
 }
 
 
@@ -232,7 +285,8 @@ EXHIBITS: dict[str, Exhibit] = {
 def test_drawings_of_exhibits(name: str, drawn: list[dict[str, Any]]) -> None:
     drawing = exhibit_drawing(EXHIBITS[name], "exhibit")
     assert drawing.width == pytest.approx(drawn[0]["inches"][0], rel=1e-3)
-    check(name, drawn)
+    check("style", [drawn[0]["style"]])
+    check(name, without_style(drawn))
 
 
 # --------------------------------------------------------------------- pages
@@ -247,7 +301,7 @@ def test_drawings_of_curves_and_training(
     for step in range(9, 900):
         run.log("step", step=step, epoch=0, loss=1.0 / step, lr=0.1 + step, grad_norm=math.sin(step))
     page = write_report(runs, tmp_path / "page.html")
-    check("curves", drawn)
+    check("curves", without_style(drawn))
     check("curves in words", page_words(page))
 
 
@@ -266,5 +320,5 @@ def test_drawings_of_models_as_points(make: Any, tmp_path: Path, count: int, dra
         for path in write_tables(runs, tmp_path / "tables", baseline="model-1")
         if path.suffix not in (".png", ".pdf")
     ]
-    check(f"{count} models", [one for one in drawn if one["format"] != "pdf"])
+    check(f"{count} models", [one for one in without_style(drawn) if one["format"] != "pdf"])
     check(f"{count} models in words", [*page_words(page), *(shorter(path.read_text()) for path in tables)])

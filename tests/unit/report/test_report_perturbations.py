@@ -113,7 +113,7 @@ def test_the_page_compares_and_figures_have_descriptions(make: Any) -> None:
     )
     assert (
         "1 \u25cf vit 5M 90.0 76.9\N{EN DASH}96.0 0.0 [\N{MINUS SIGN}6.6, +6.6], p = 1.000 50.0 35.2\N{EN DASH}64.8 "
-        "+25.0 [+9.6, +38.0], p = 0.002" in table
+        "+25.0 [+9.3, +38.3], p = 0.002" in table
     )
     assert "2 \u25a0 cnn baseline 5M" in table
     assert "3 \u25b2 mlp 5M" in table

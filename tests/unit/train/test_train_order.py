@@ -3,14 +3,16 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from vitadel import data
 from vitadel.core.errors import UsageError
-from vitadel.data import Shards, Split, Squash, convert
+from vitadel.data import InMemory, Shards, Split, Squash, convert
 from vitadel.train import Sampler
 from vitadel.train.input.loader import Loader
 from vitadel.train.input.sampler import BatchIndex
@@ -109,3 +111,18 @@ def test_a_closed_loader_ends_its_thread(digits: Split, made: Shards) -> None:
     assert any(thread.name.startswith("vitadel-batches") for thread in threading.enumerate())
     batches.close()
     assert not any(thread.name.startswith("vitadel-batches") for thread in threading.enumerate())
+
+
+def test_without_a_gpu_only_the_rows_of_the_batch_are_read(digits: Split) -> None:
+    class Watched(InMemory):
+        read_rows: ClassVar[list[int]] = []
+
+        def read(self, index: Tensor) -> Tensor:
+            self.read_rows.append(len(index))
+            return super().read(index)
+
+    few = digits.take(torch.arange(40))
+    watched = replace(few, pixels=Watched(few.pixels.read(torch.arange(40))))
+    batches = Sampler(40, 8, seed=0).batches(range(3))
+    assert len(list(Loader(watched, None, torch.device("cpu")).batches(batches))) == 3
+    assert Watched.read_rows == [8, 8, 8]

@@ -1,6 +1,7 @@
 """The parts of training that have a closed form."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.data import InMemory, Split
 from vitadel.train import SGD, AdamW, Lion, Mixing, OptimizerChoice, PadCrop, TrainingConfig, learning_rate
+from vitadel.train.checkpoint import Checkpoints, TrainState
 from vitadel.train.setup import make_sampler
 
 
@@ -150,3 +152,26 @@ def test_a_batch_is_divided_evenly(values: dict[str, object], world_size: int, m
         return
     with pytest.raises(UsageError, match=message):
         make_sampler(train, None, chosen, 0, world_size)
+
+
+def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    net = nn.Linear(2, 2)
+    checkpoints = Checkpoints(tmp_path, {"model": net}, SGD(lr=0.1).build(net), writes=True)
+    for step in (1, 2, 30, 4):
+        with torch.no_grad():
+            net.weight.fill_(step)
+        checkpoints.save(TrainState(step=step, best=0.5))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-000000004.safetensors",
+        "step-000000030.safetensors",
+    ]
+    assert checkpoints.load() == TrainState(step=30, best=0.5)
+    assert net.weight.unique().tolist() == [30]
+
+
+def test_a_process_that_does_not_write_leaves_checkpoints_alone(tmp_path: Path) -> None:
+    net = nn.Linear(2, 2)
+    checkpoints = Checkpoints(tmp_path, {"model": net}, SGD(lr=0.1).build(net), writes=False)
+    checkpoints.save(TrainState(step=1))
+    assert not list(tmp_path.iterdir())
+    assert checkpoints.load() is None

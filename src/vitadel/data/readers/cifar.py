@@ -56,7 +56,7 @@ CIFAR100 = Layout(
 
 
 def read_cifar(root: Path, layout: Layout, preprocess: Preprocess) -> Source:
-    """Both splits of the archive unpacked in `root`; nothing is ever downloaded."""
+    """Both splits of the archive unpacked in `root`; nothing is downloaded."""
     folder = root / layout.folder
     for name in (layout.meta, *layout.train, *layout.test):
         if not (folder / name).is_file():

@@ -1,4 +1,4 @@
-"""Corrupted images as their authors released them, brought into the order of the clean images they were made from.
+"""Released corrupted images, in the order of the clean images that they were computed from.
 
 ImageNet-C is DIR/CORRUPTION/SEVERITY/WNID/FILE, with the folders of the archives (noise, blur, ...) between or not.
 CIFAR-10-C and CIFAR-100-C are DIR/CORRUPTION.npy, five blocks of the test images in their order, and DIR/labels.npy.
@@ -44,7 +44,7 @@ class CorruptedRelease(Protocol):
 
 
 def open_released(root: Path, clean: Split, preprocess: Preprocess) -> CorruptedRelease:
-    """The corrupted images in `root` of the images in `clean`; what does not fit together is refused."""
+    """The corrupted images in `root` of the images in `clean`; raises a UsageError if they do not match."""
     if not root.is_dir():
         raise UsageError(f"there is no folder {str(root)!r} of corrupted images. Check the path.")
     squash = Squash(preprocess.size)  # the files were cropped before they were corrupted

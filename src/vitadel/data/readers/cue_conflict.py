@@ -42,7 +42,7 @@ _LAYOUT = "The layout is DIR/SHAPE/SHAPEi-TEXTUREj.png, such as cat/cat4-knife1.
 
 
 def read_stimuli(root: Path, preprocess: Preprocess, *, skip: bool) -> Source:
-    """The stimuli below `root`, labeled by their shape; whatever else lies there is named, or skipped on request."""
+    """The stimuli in `root`, labeled by their shape; other files raise a UsageError, or are skipped on request."""
     ids, unexpected = list_stimuli(root)
     if unexpected and not skip:
         raise UsageError(
@@ -57,7 +57,7 @@ def read_stimuli(root: Path, preprocess: Preprocess, *, skip: bool) -> Source:
 
 
 def list_stimuli(root: Path) -> tuple[list[str], list[str]]:
-    """The stimuli below a folder, and what else is there, both as sorted paths relative to it."""
+    """The stimuli in a folder, and all other files, both as sorted relative paths."""
     ids: list[str] = []
     unexpected: list[str] = []
     for parent, folders, names in os.walk(root):

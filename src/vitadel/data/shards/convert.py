@@ -1,7 +1,7 @@
-"""From .npz archives of generated images to a folder of shards, in one pass and little memory.
+"""Conversion of .npz archives of generated images to a folder of shards, in one pass and little memory.
 
-`np.load` reads a member of an archive whole: 154 GB for 50 million images. Here a member is read as a stream, block
-by block after its header. Nothing is ever unpickled.
+`np.load` reads a whole member of an archive: 154 GB for 50 million images. Here a member is read as a stream of blocks.
+Nothing is unpickled.
 """
 
 import math
@@ -46,7 +46,7 @@ def convert(
 
     Args:
         archives: .npz files with images, uint8 [N, H, W, 3], and integer labels.
-        folder: Where the shards go; it must not exist or be empty.
+        folder: The folder of the shards, new or empty.
         image_key: The name of the images inside an archive.
         label_key: The name of the labels.
         num_classes: By default one more than the highest label.
@@ -82,7 +82,7 @@ def convert(
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An array in an archive, known by its header."""
+    """An array in an archive, described by its header."""
 
     path: Path
     key: str
@@ -114,13 +114,13 @@ class Member:
                 if len(read) < count * row_bytes:
                     raise EOFError(f"{self.key!r} ends before its {self.shape[0]} entries")
                 yield np.frombuffer(read, self.dtype).reshape(count, *self.shape[1:])
-            if file.read(1):  # reading on to the end is also what makes zipfile compare the checksum
+            if file.read(1):  # zipfile verifies the checksum when the end is reached
                 raise EOFError(f"{self.key!r} goes on after its {self.shape[0]} entries")
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The images and labels of one .npz file, checked as far as headers go."""
+    """The images and labels of one .npz file, whose headers have been checked."""
 
     image: Member
     label: Member
@@ -164,7 +164,7 @@ class Archive:
 
 
 def _classes(archives: Sequence[Archive], requested: int | None) -> int:
-    """How many classes there are; every label is read."""
+    """The number of classes; reads all labels."""
     if requested is not None and not 1 <= requested <= MOST_CLASSES:
         raise UsageError(
             f"the number of classes must lie between 1 and {MOST_CLASSES}, got {requested}. Leave it out to count."
@@ -206,7 +206,7 @@ def _opened(path: Path, key: str) -> Iterator[IO[bytes]]:
         if key not in keys:
             raise UsageError(
                 f"{path} has no array {key!r}. It has: {', '.join(sorted(keys)) or 'none'}. "
-                "Say which are the images and the labels with --image-key and --label-key."
+                "Write the names of the images and the labels with --image-key and --label-key."
             )
         with archive.open(f"{key}.npy") as file:
             yield file

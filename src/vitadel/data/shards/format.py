@@ -105,7 +105,7 @@ class Mapped:
 
     @classmethod
     def open(cls, path: Path, dtype: np.dtype[np.unsignedinteger], shape: tuple[int, ...], *, scattered: bool) -> Self:
-        """Map a file that must hold just this; `scattered` if it is read in random order."""
+        """Memory-map a file that must contain exactly this array; `scattered` if it is read in random order."""
         refuse_special(path)
         try:
             with path.open("rb") as file:
@@ -118,7 +118,7 @@ class Mapped:
         return cls(np.ndarray(shape, dtype, memory, start), memory, start, scattered)
 
     def prefetch(self, index: NDArray[np.int64]) -> None:
-        """Have the system fetch these entries all at once: waiting for one after the other takes six times as long."""
+        """Ask the system to read these entries ahead in parallel, which is six times as fast as one by one."""
         if not self.scattered or not hasattr(mmap, "MADV_WILLNEED"):
             return
         length = self.entries[:1].nbytes
@@ -143,7 +143,7 @@ class Shards:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Open what `convert` wrote; sizes and hashes are checked, the pixels in between are not read."""
+        """Open a folder written by `convert`; checks sizes and hashes of the ends, without reading all pixels."""
         _check_finished(folder)
         index = Index.read(folder / INDEX)
         images, labels, digest = [], [], hashlib.sha256()
@@ -229,7 +229,7 @@ def paths(folder: Path, number: int) -> tuple[Path, Path]:
 
 
 def _checked_header(file: IO[bytes], path: Path, dtype: np.dtype[np.unsignedinteger], shape: tuple[int, ...]) -> int:
-    """Where the array begins in a file that must hold just this array."""
+    """The offset of the array in a file that must contain exactly this array."""
     try:
         npy.read_magic(file)
         header = npy.read_array_header_1_0(file)

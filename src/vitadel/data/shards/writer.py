@@ -1,4 +1,4 @@
-"""Filling a folder with shards; interrupted at any time, it does not read as complete."""
+"""Writing a folder of shards, which is not readable as shards until it is complete."""
 
 import hashlib
 import os
@@ -34,9 +34,9 @@ def write_shards(
     shard_images: int = SHARD_IMAGES,
     notify: ProgressCallback = silent,
 ) -> Shards:
-    """Write `count` images, which come in blocks of any length, into an empty folder, and open it.
+    """Write `count` images, given in blocks of any length, into an empty folder, and open it.
 
-    An interruption leaves a folder that does not read as shards, which the next call clears and fills again.
+    After an interruption the folder is not readable as shards; the next call clears it and starts again.
     """
     draft = Index(image_size, num_classes, "", ())
     with _claimed(folder, need=count * (3 * image_size**2 + draft.label_dtype.itemsize)):
@@ -55,7 +55,7 @@ def write_shards(
 
 
 class _Stream:
-    """Blocks of any length, handed out in pieces of at most a given length."""
+    """Splits blocks of any length into parts of at most a given length."""
 
     def __init__(self, blocks: Iterator[Block], count: int, notify: ProgressCallback) -> None:
         self.blocks, self.count, self.notify, self.done = blocks, count, notify, 0
@@ -69,7 +69,7 @@ class _Stream:
         return images[:most], labels[:most]
 
     def finish(self) -> None:
-        """Read past the last block: only at its end does an archive verify its checksum."""
+        """Read past the last block, as an archive verifies its checksum only at its end."""
         left = next(self.blocks, None)
         assert (left, self._rest) == (None, None)
 
@@ -96,7 +96,7 @@ def _write_header(file: IO[bytes], dtype: np.dtype[np.unsignedinteger], shape: t
 
 @contextmanager
 def _whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name only when all of it has reached the disk."""
+    """A file that is renamed to `path` when it is completely written."""
     temporary = path.with_name(f".{path.name}.part")
     with temporary.open("wb") as file:
         yield file
@@ -107,7 +107,7 @@ def _whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _claimed(folder: Path, *, need: int) -> Iterator[None]:
-    """An empty folder for this process alone, emptied again after any error."""
+    """Lock an empty folder for this process; it is emptied again after an error."""
     try:
         _refuse_nonempty_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ def _claimed(folder: Path, *, need: int) -> Iterator[None]:
 
 @contextmanager
 def _marked(folder: Path) -> Iterator[None]:
-    """A lock on the mark of unfinished work; the system releases the lock when the process ends, but the mark stays."""
+    """A locked file that marks the folder as unfinished; after an interruption the file remains, without the lock."""
     with (folder / MARK).open("ab") as mark:
         try:
             lock(mark)

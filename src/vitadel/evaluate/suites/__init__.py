@@ -13,7 +13,7 @@ from vitadel.evaluate.suites.shape_bias import ShapeBias
 from vitadel.evaluate.suites.spatial import Spatial
 from vitadel.evaluate.suites.transfer import Transfer
 
-_PERTURBATIONS: tuple[Suite, ...] = (
+BENCHMARK_SUITES: tuple[Suite, ...] = (
     Corruptions(),
     GrayLevel(),
     Spatial(),
@@ -23,10 +23,11 @@ _PERTURBATIONS: tuple[Suite, ...] = (
     ImageNetA(),
     ImageNetR(),
 )
-SUITES: dict[str, Suite] = {**ATTACK_SUITES, **{suite.name: suite for suite in _PERTURBATIONS}}
+SUITES: dict[str, Suite] = {**ATTACK_SUITES, **{suite.name: suite for suite in BENCHMARK_SUITES}}
 
 __all__ = [
     "ATTACK_SUITES",
+    "BENCHMARK_SUITES",
     "SUITES",
     "AttackSuite",
     "Corruptions",

@@ -31,7 +31,9 @@ from vitadel.evaluate.attack_runner import (
     is_randomized,
     record_clean_predictions,
 )
-from vitadel.evaluate.attention_scaling import (
+from vitadel.evaluate.context import FLAGS, Context, threat_needed
+from vitadel.evaluate.images import skipped_flags
+from vitadel.evaluate.scaled_suites import (
     PAPER_PROTOCOL,
     RESCALED,
     SCALED,
@@ -41,8 +43,6 @@ from vitadel.evaluate.attention_scaling import (
     search_flags,
     with_scaled,
 )
-from vitadel.evaluate.context import FLAGS, Context, threat_needed
-from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.store import ResultStore, Row
 from vitadel.evaluate.suites.base import OpenStore, evaluation_name, run_suite
 from vitadel.losses import margin

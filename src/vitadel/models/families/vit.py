@@ -47,7 +47,7 @@ class ViT(PatchFamily):
                 block.attn = PackedAttention(block.attn)
 
     def prefix_tokens(self, net: VisionTransformer) -> int:
-        return 0 if getattr(net, "no_embed_class", False) else int(getattr(net, "num_prefix_tokens", 1))
+        return 0 if net.no_embed_class else int(net.num_prefix_tokens)
 
 
 class CaiT(PatchFamily):

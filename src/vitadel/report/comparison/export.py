@@ -53,7 +53,7 @@ def write_tables(runs: Sequence[Path], folder: Path, *, baseline: str | None = N
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """A table with the best of every column in bold."""
+    """A table with the best number of every column in bold."""
     heads = [markdown_text(head) for head in _heads(comparison)]
     lines = [heads, ["---:", "---", "---:", *("---:" for _ in comparison.columns), "---"]]
     lines += [_cells(row, comparison, markdown_text, "**{}**") for row in comparison.rows]
@@ -61,7 +61,7 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def as_latex(comparison: Comparison) -> str:
-    """A table in booktabs style; what a column is about is in a second line of the head."""
+    """A table in booktabs style with two header lines: titles and `about`."""
     above = [
         "",
         "Model",
@@ -88,7 +88,7 @@ def as_latex(comparison: Comparison) -> str:
 
 
 def as_csv(comparison: Comparison) -> str:
-    """Bare numbers, shares in [0, 1]; empty where a model was not measured."""
+    """Plain numbers, shares in [0, 1]; empty if a model was not measured."""
     more = ["delta", "delta low", "delta high", "p"] if comparison.baseline else []
     parts = ["", "low", "high", "n", *more]
     heads = [f"{column.key} {part}".strip() for column in comparison.columns for part in parts]

@@ -36,7 +36,7 @@ _MARGIN = 0.08
 
 
 def trend_drawings(trends: Sequence[Trend], numbers: Numbers) -> list[Drawing]:
-    """For the page, whose legend names the points."""
+    """Drawings for the page, whose legend names the points."""
     return [
         _drawing(f"trend-{i}", _trend_title(one), _trend_alt(one), _draw_trend(one, numbers))
         for i, one in enumerate(trends)
@@ -143,7 +143,7 @@ def _dot(axes: "Axes", point: tuple[float, float], area: float, row: ModelRow, n
 
 
 def _areas(rows: Sequence[ModelRow]) -> list[float]:
-    """Markers whose area grows with the root of the size, so that two orders of magnitude fit into one figure."""
+    """Marker areas proportional to the root of the size, so that two orders of magnitude fit into one figure."""
     known = [row.parameters for row in rows if row.parameters is not None]
     if not known or max(known) == min(known):
         return [_UNKNOWN_AREA] * len(rows)
@@ -215,7 +215,7 @@ def is_numbered(rows: Sequence[ModelRow]) -> bool:
 
 
 def _number(axes: "Axes", point: tuple[float, float], rows: Sequence[ModelRow], row: ModelRow) -> None:
-    """The rank next to the point, where it is needed."""
+    """The rank next to the point, if needed."""
     if is_numbered(rows) and row.rank is not None:
         axes.annotate(str(row.rank), point, xytext=(5, 4), textcoords="offset points", fontsize=7)
 

@@ -18,16 +18,16 @@ from vitadel.report.reader import EvaluatedSuite, RunRecord
 from vitadel.report.text import compact, signed
 from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
 
-# suites that are AutoAttack with its published budgets, in order of preference, and what tells them apart
+# suites that are AutoAttack with its published budgets, in order of preference, and how they are marked
 _AUTOATTACK = {"autoattack": "", "autoattack-rand": "rand", "autoattack-plus": "plus"}
-# conventions that belong to the model, or only say what a number cost
+# conventions of the model or of the cost, which do not make numbers incomparable
 _OWN_CONVENTIONS = frozenset({"preprocess", "seed", "grid_images", "mapped"})
-# how the names of suites end that judge the rescaled model in place of the model
+# suffix of suites that evaluate the rescaled model instead of the model
 _RESCALED_SUFFIX = "-paper-protocol"
 
 
 class ColumnKind(enum.Enum):
-    """What a column holds."""
+    """The kind of numbers in a column."""
 
     CLEAN = "clean"
     AUTOATTACK = "autoattack"
@@ -41,12 +41,12 @@ class Column:
 
     Args:
         key: Its name for programs, unique in a comparison.
-        kind: What it holds.
-        title: Its name for people.
-        about: Which number it is exactly.
-        unit: The kind of number, as `vitadel.runs.schema.Measure` has it.
-        is_share: Whether it lies in [0, 1] and is read in percent.
-        higher_is_better: Which way is better.
+        kind: The kind of numbers in it.
+        title: Its heading.
+        about: What distinguishes it, such as the threat.
+        unit: The kind of the measure, as in `vitadel.runs.schema.Measure`.
+        is_share: Whether it lies in [0, 1] and is shown in percent.
+        higher_is_better: Whether higher values are better.
     """
 
     key: str
@@ -67,8 +67,8 @@ class Score:
         low: The lower end of its 95% interval.
         high: The upper end.
         n: Images.
-        note: The suite, where several could have given it.
-        scores: Those of each image, by id, that it was counted from.
+        note: The suite that gave the number, if there are several.
+        scores: The score of each image, by id.
         delta: The difference to the baseline.
         delta_low: The lower end of the difference's 95% interval; None for numbers that are not 0 or 1 per image.
         delta_high: The upper end.
@@ -101,13 +101,13 @@ class ModelRow:
     Args:
         label: Its name.
         labels: The labels of its runs.
-        parameters: How many it has.
+        parameters: Number of parameters.
         family: The first word of its architecture's name.
-        preprocess: How images were prepared for it.
-        scores: One for each column, None where it was not measured.
+        preprocess: Its preprocessing.
+        scores: One for each column, None if it was not measured.
         flags: Reasons why its numbers may be unreliable, with the evaluations that raised them.
-        unreliable: Whether one of them speaks against an attack.
-        rank: Its place in the column that ranks; None if it has no number there.
+        unreliable: Whether an attack raised one of them.
+        rank: Its rank; None if it has no number in the column that ranks.
     """
 
     label: str
@@ -138,7 +138,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """All that was measured of one set of weights under one name."""
+    """All results of one set of weights under one name."""
 
     label: str
     records: tuple[RunRecord, ...]
@@ -162,7 +162,7 @@ _Scores = dict[str, Score]  # by the model's label
 
 @dataclass(frozen=True, slots=True)
 class _ColumnScores:
-    """A column with its scores; `differences` are what may tell it from another of the same title."""
+    """A column with its scores; `differences` may distinguish it from another column of the same title."""
 
     column: Column
     differences: tuple[str, ...]
@@ -221,7 +221,7 @@ def _baseline(text: str, models: Sequence[_Model]) -> _Model:
 
 
 def _clean(models: Sequence[_Model]) -> list[_ColumnScores]:
-    """Clean accuracy; of several sets of images those that have models which others do not."""
+    """The columns of clean accuracy, one for each set of images that adds a model."""
     scores: dict[str, _Scores] = {}
     suites: dict[str, set[str]] = {}
     for model in models:
@@ -250,7 +250,7 @@ def _robust(models: Sequence[_Model], records: Sequence[RunRecord]) -> list[_Col
         order = sorted(sets, key=lambda images: (-len(sets[images]), -_most(sets[images])))
         shown = _image_sets_needed({images: sets[images] for images in order})
         auto = {images: _scores_of(models, partial(_autoattack, threat=threat, images=images)) for images in order}
-        # AutoAttack is expensive: on fewer images than the rest it is still the number that people want
+        # AutoAttack is expensive, so it is shown even if it was run on fewer images than other attacks
         shown_auto = _image_sets_needed({images: scores for images, scores in auto.items() if scores})
         for images in order:
             about = threat.text if images in shown else f"{threat.text}, {_most(sets[images])} images"
@@ -285,7 +285,7 @@ def _attacked_at(one: EvaluatedSuite, threat: ThreatRecord) -> bool:
 
 
 def _best_known(model: _Model, threat: ThreatRecord, images: str) -> Score | None:
-    """The lowest accuracy that any suite found: every one is an upper bound, so the lowest is the best."""
+    """The lowest accuracy of all suites: each is an upper bound, so the lowest is the tightest."""
     scores = [
         _score(one.record.robust, one.by_id(one.correct), note=one.record.suite)
         for one in model.attacks_at(threat, images)
@@ -309,7 +309,7 @@ def _autoattack(model: _Model, threat: ThreatRecord, images: str) -> Score | Non
 
 
 def _perturbed(models: Sequence[_Model]) -> list[_ColumnScores]:
-    """The columns of suites in the order in which they appear; of each the main measure's first, which may rank."""
+    """The columns of suites in the order in which they appear, with the main measure of each first."""
     result: dict[tuple[object, ...], _ColumnScores] = {}
     for model in models:
         for one in model.perturbations:
@@ -343,19 +343,19 @@ def _column(suite: SuiteRecord, measure: Measure) -> Column:
 
 
 def _circle(model: _Model, sources: str) -> frozenset[str]:
-    """The weights of a model and of those it was compared with: each of a circle has the others as its sources."""
+    """The weights of a model and of its transfer sources: models that are each other's sources are comparable."""
     own = {record.weights[:8] for record in model.records if record.weights}
     return frozenset(re.findall(r"=([0-9a-f]{8})\b", sources)) | own if sources else frozenset()
 
 
 def _measure_score(one: EvaluatedSuite, measure: Measure) -> Score:
-    assert measure.value is not None  # SuiteRecord has it so for the main one, and others are left out
+    assert measure.value is not None  # guaranteed for main measures; others without a value are left out
     scores = one.scores(measure)
     return Score(measure.value, measure.low, measure.high, measure.n or one.record.n, "", scores)
 
 
 def _image_sets_needed(sets: Mapping[str, _Scores]) -> list[str]:
-    """The sets of images, in order of preference, with a model that no earlier one has."""
+    """The sets of images, in order of preference, that have a model which no earlier set has."""
     kept: list[str] = []
     for images, scores in sets.items():
         if not any(scores.keys() <= sets[earlier].keys() for earlier in kept):
@@ -370,7 +370,7 @@ def _accuracies(kind: ColumnKind, title: str, about: str, scores: _Scores) -> _C
 
 
 def _distinguished(scores: Sequence[_ColumnScores]) -> tuple[Column, ...]:
-    """The columns; of those with one title each says what distinguishes it, and has its own key."""
+    """The columns, with distinguishing words in `about` and unique keys for those with the same title."""
     keys: list[str] = []
     named = []
     for one in scores:
@@ -457,7 +457,7 @@ def _score(accuracy: Accuracy, scores: Mapping[str, float], note: str = "") -> S
 
 
 def _images(one: EvaluatedSuite) -> str:
-    """A hash of the names and labels of the images, which two evaluations of the same images share."""
+    """A hash of the names and labels of the images, equal for evaluations of the same images."""
     ids = "\n".join((*map(str, one.rows.id), "", *map(str, one.rows.label)))
     text = ids if one.rows.id else f"{one.record.n} without names"
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

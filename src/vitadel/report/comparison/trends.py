@@ -90,7 +90,7 @@ class SizeTrend:
 
 
 def trends(comparison: Comparison) -> list[Trend]:
-    """Every column against clean accuracy but AutoAttack's, whose numbers the best known ones contain."""
+    """Every column against clean accuracy, except AutoAttack's, which is contained in the best known one."""
     if comparison.clean is None:
         return []
     clean, fits = comparison.columns[comparison.clean], []

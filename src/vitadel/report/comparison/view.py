@@ -1,4 +1,4 @@
-"""The comparison as the page shows it: its cells in words, its figures, and how far models lie from the lines."""
+"""The comparison on the report page: its cells as text, its figures, and the models' distances from trend lines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from vitadel.report.text import DASH, interval, number, p_text, signed
 
 @dataclass(frozen=True, slots=True)
 class CellView:
-    """One cell in words; a dash where a model was not measured."""
+    """One cell as text; a dash if the model was not measured."""
 
     column: Column
     score: Score | None
@@ -61,7 +61,7 @@ class CellView:
 
     @property
     def evidence(self) -> str:
-        """What the p-value is computed from."""
+        """The counts from which the p-value is computed."""
         paired = self.score.paired if self.score else None
         if paired is None:
             return ""
@@ -79,7 +79,7 @@ class ModelView:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonView:
-    """Everything in the section; every drawing comes with its formulas."""
+    """The content of the section; every drawing has its formulas."""
 
     table: Comparison
     models: tuple[ModelView, ...]
@@ -94,7 +94,7 @@ class ComparisonView:
 
     @property
     def numbered(self) -> bool:
-        """Whether ranks tell points apart, as there are more models than colors."""
+        """Whether points are labeled with ranks, because there are more models than colors."""
         return is_numbered([model.row for model in self.models])
 
     @property
@@ -104,7 +104,7 @@ class ComparisonView:
 
     @property
     def preprocess(self) -> list[tuple[ModelView, str]]:
-        """How images were prepared for each model, if not for all in one way."""
+        """The preprocessing of each model, if it is not the same for all."""
         ways = [(model, ", ".join(model.row.preprocess) or DASH) for model in self.models]
         return ways if len({way for _, way in ways}) > 1 else []
 
@@ -115,7 +115,7 @@ class ComparisonView:
 
     @property
     def effective_robustness(self) -> list[tuple[ModelView, list[str]]]:
-        """Per model how far it lies from every line."""
+        """For each model its distance from every line."""
         return [(model, [_beyond(line, model.row) for line in self.lines]) for model in self.models]
 
     @property

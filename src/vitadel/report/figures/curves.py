@@ -1,4 +1,4 @@
-"""Figures of runs: accuracy against eps, and what training logged."""
+"""Figures of runs: accuracy against eps, and training curves."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ def curve_drawings(curves: Sequence[Curve], numbers: Mapping[str, int]) -> list[
 
 
 def strokes(curves: Sequence[Curve], numbers: Mapping[str, int]) -> dict[str, str]:
-    """How the curves of each label are drawn, which distinguishes those of one color."""
+    """The line style of each label, which distinguishes curves of one color."""
     shared: dict[int, list[str]] = {}
     for label in dict.fromkeys(curve.label for curve in curves if curve.has_several_radii):
         shared.setdefault(numbers[label] % len(PALETTE), []).append(label)
@@ -34,7 +34,7 @@ def strokes(curves: Sequence[Curve], numbers: Mapping[str, int]) -> dict[str, st
 
 
 def training_drawings(records: Sequence[RunRecord], numbers: Mapping[str, int]) -> list[Drawing]:
-    """Loss, hold-out accuracy, learning rate and what else was logged, each with one line per run."""
+    """Loss, hold-out accuracy, learning rate and other logged numbers, each with one line per run."""
     panels: dict[str, list[tuple[int, Series]]] = {"loss": [], "hold-out accuracy": [], "learning rate": []}
     for record in records:
         for series in record.training:

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]  # nan where there is a gap
 _Dtype = TypeVar("_Dtype", bound=np.generic)
 
-_PAGE_INCHES = 11.6  # inches that the page has for a figure
+_PAGE_INCHES = 11.6  # maximum width of a figure in inches
 _MOST_MARKERS = 30
-_LETTERS_PER_PANEL = 50  # that fit side by side below a panel
+_LETTERS_PER_PANEL = 50  # that fit in a line below a panel
 _MOST_TICKS, _FEW_TICKS = 26, 8
-_SIDES = (0.7, 0.95)  # the least and the greatest side of a picture in a grid
-_LETTER_INCHES = 0.052  # inches that a letter of a note takes
+_SIDES = (0.7, 0.95)  # minimum and maximum side of a picture in a grid, in inches
+_LETTER_INCHES = 0.052  # width of a letter of a note in inches
 _GAP = 0.06
 _SHADE_ALPHA = 0.22  # how dark a black pixel is under a diverging map
 _COVER_ALPHA = 0.85  # how much of a picture the strongest value of a sequential map hides
@@ -54,19 +54,19 @@ _PANELS_PER_ROW, _VISIBLE = 4, 1e-4
 
 
 def exhibit_drawing(exhibit: Exhibit, name: str) -> Drawing:
-    """A figure of an exhibit that is not a table, for the page; `name` tells it from all others there."""
+    """A figure of an exhibit that is not a table, for the page; `name` must be unique on it."""
     with _figure(exhibit, name) as figure:
         return Drawing(exhibit.title, svg(figure), f"{exhibit.title}. {exhibit.caption}", figure.get_figwidth())
 
 
 def write_figures(folder: Path) -> list[Path]:
-    """Draw the exhibits of a run folder as PNG and PDF: of its study in `figures`, of each suite in a folder there.
+    """Draw the exhibits of a run as PNG and PDF: those of its study in `figures`, of each suite in a subfolder.
 
     Args:
         folder: The run folder.
 
     Returns:
-        The files; none if nothing is finished that has exhibits.
+        The files; none if no finished result has exhibits.
     """
     study = read_study_of(folder)
     written = _write_exhibits(study.exhibits, folder / "figures") if study else []
@@ -79,8 +79,8 @@ def write_exhibit(exhibit: Exhibit, path: Path) -> Path:
     """Draw one exhibit that is not a table as a PNG file.
 
     Args:
-        exhibit: What to draw.
-        path: The file, whose name ends with .png.
+        exhibit: The exhibit.
+        path: The file, with the suffix .png.
     """
     if path.suffix != ".png":
         raise UsageError(
@@ -125,7 +125,7 @@ def with_common_range(exhibits: Sequence[Exhibit]) -> list[Exhibit]:
 
 
 def _range(exhibit: Exhibit) -> tuple[float, float] | None:
-    """The range of an exhibit's values, or the one it asks for; None if no range can be set for it."""
+    """The range set for an exhibit, otherwise that of its values; None if it has no range."""
     if isinstance(exhibit, Pictures):
         return exhibit.low, exhibit.high
     if isinstance(exhibit, Heatmap):
@@ -161,7 +161,7 @@ def _floats(values: Any) -> Floats:
 
 
 def _extent(parts: Sequence[object]) -> tuple[float, float]:
-    """The least and the greatest finite value; (0, 1) if there is none."""
+    """The minimum and maximum of the finite values; (0, 1) if there are none."""
     flat = np.concatenate([_floats(part).ravel() for part in parts] or [np.empty(0)])
     finite = flat[np.isfinite(flat)]
     return (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
@@ -189,7 +189,7 @@ def _draw_lines(figure: "Figure", exhibit: Lines) -> None:
 
 
 def _log_axis(axes: "Axes", side: Literal["x", "y"], values: Floats) -> None:
-    """Powers of ten in plain figures, or the values themselves where they are few."""
+    """A logarithmic axis with plain decimal labels, at the values themselves if there are few."""
     from matplotlib.ticker import NullLocator
 
     axes.set(**{f"{side}scale": "log"})
@@ -282,7 +282,7 @@ def _heat_scale(exhibit: Heatmap) -> "Normalize":
 
 
 def _ticks(axes: "Axes", exhibit: Heatmap, values: Floats, *, first: bool, last: bool) -> None:
-    """Names where there is space for them; row names at the left alone, column names at the bottom."""
+    """Tick labels, as far as there is space; row names only at the left, column names only at the bottom."""
     rows, columns = values.shape
     sides = ((axes.set_yticks, exhibit.rows, rows, first), (axes.set_xticks, exhibit.columns, columns, last))
     for set_ticks, names, count, shown in sides:
@@ -306,7 +306,7 @@ def _print_values(axes: "Axes", values: Floats, shades: NDArray[np.float64], dig
 
 
 def _draw_pictures(figure: "Figure", exhibit: Pictures) -> None:
-    """A grid laid out in inches: pictures of one size, names at the left and on top, one scale at the right."""
+    """A grid of pictures of the same size, with names at the left and at the top and one scale at the right."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -347,14 +347,14 @@ def _mapped(cells: Sequence[Picture]) -> bool:
 
 
 def paint(cell: Picture, norm: "Normalize", colors: str, *, shaded: bool) -> NDArray[np.uint8]:
-    """The picture with its map over it, every patch of the map a plain block.
+    """The picture with its map as an overlay, every cell of the map as a block of one color.
 
     Args:
         cell: The picture.
-        norm: From values of the map to [0, 1].
+        norm: Maps values to [0, 1].
         colors: The name of a color map.
-        shaded: Whether the picture only shades the map, which leaves the hues as they are on the scale; otherwise the
-            map covers the gray picture the more the stronger it is.
+        shaded: Whether the picture only darkens the map, which preserves the hues of the scale; otherwise the opacity
+            of the map over the gray picture increases with its value.
 
     Returns:
         Bytes [H, W, 3].
@@ -367,7 +367,7 @@ def paint(cell: Picture, norm: "Normalize", colors: str, *, shaded: bool) -> NDA
     if cell.overlay is None:
         assert pixels is not None
         return pixels
-    height, width = np.maximum(cell.overlay.shape, (1, 1) if pixels is None else pixels.shape[:2])
+    height, width = cell.overlay.shape if pixels is None else np.maximum(cell.overlay.shape, pixels.shape[:2])
     share = np.clip(norm(_stretched(cell.overlay, height, width)), 0, 1)
     color = colormaps[colors](share)[:, :, :3]
     if pixels is None:
@@ -378,7 +378,7 @@ def paint(cell: Picture, norm: "Normalize", colors: str, *, shaded: bool) -> NDA
 
 
 def _stretched(values: NDArray[_Dtype], height: int, width: int) -> NDArray[_Dtype]:
-    """Every value as a block; sizes that do not divide give blocks that differ by one."""
+    """Nearest-neighbor upsampling; blocks differ by one pixel if the size is not a multiple."""
     rows = np.arange(height) * values.shape[0] // height
     columns = np.arange(width) * values.shape[1] // width
     return values[rows][:, columns]
@@ -403,7 +403,7 @@ def _plain_bar(axes: "Axes", label: str) -> None:
 
 
 def _tallness(cells: Sequence[Picture]) -> float:
-    """Height over width of the pictures, which all have the shape of the first."""
+    """Height divided by width of the first picture; all have the same shape."""
     for cell in cells:
         shape = (cell.overlay if cell.pixels is None else cell.pixels).shape  # type: ignore[union-attr]
         return float(shape[0] / shape[1])
@@ -415,7 +415,7 @@ def _within(value: float, low: float, high: float) -> float:
 
 
 def _draw_histograms(figure: "Figure", exhibit: Histograms) -> None:
-    """One panel per histogram, all with one horizontal scale, which ends where there is nothing more to see."""
+    """One panel per histogram, all with the same horizontal axis, without empty bins at its ends."""
     count, edges = len(exhibit.panels), _floats(exhibit.edges)
     across = min(_PANELS_PER_ROW, count)
     figure.set_size_inches(2.05 * across + 0.5, 1.35 * -(-count // across) + 0.65)
@@ -462,7 +462,7 @@ def _draw_histogram(axes: "Axes", exhibit: Histograms, panel: Histogram, edges: 
 
 
 def _visible(exhibit: Histograms, edges: Floats) -> tuple[float, float]:
-    """From the first to the last bin that is there, with all references visible."""
+    """The range from the first to the last visible bin that includes all references."""
     total = np.nansum([_floats(shares) for panel in exhibit.panels for shares in panel.shares], axis=0)
     used = np.flatnonzero(total > _VISIBLE * max(1e-12, float(total.max())))
     ends = [edges[used[0]], edges[used[-1] + 1]] if len(used) else [edges[0], edges[-1]]

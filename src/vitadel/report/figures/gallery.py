@@ -1,4 +1,4 @@
-"""The gallery of attacked images: PNG files as data addresses, and the perturbation made visible."""
+"""The gallery of attacked images: PNG files as data URLs, and perturbations with increased contrast."""
 
 import base64
 import struct
@@ -13,7 +13,7 @@ from vitadel.report.text import eps_text
 from vitadel.runs.schema import ROBUST, WRONG_BEFORE, Gallery
 
 _MOST_CARDS = 12
-_PAGE_BYTES = 12_000_000  # uncompressed pixels in one page; a page of photographs should still open on a phone
+_PAGE_BYTES = 12_000_000  # uncompressed pixels per page, to keep pages with photographs small
 _PIXELATED_BELOW = 96
 
 
@@ -33,22 +33,22 @@ class Card:
 
 
 def cards(gallery: Gallery, *, galleries: int) -> tuple[Card, ...]:
-    """Some of the images, broken and robust ones, as many as a page with `galleries` of them can hold."""
+    """Some of the images, broken and robust ones; how many depends on the number of galleries on the page."""
     each = 3 * gallery.clean[0].size if len(gallery.clean) else 1
     limit = max(2, min(_MOST_CARDS, _PAGE_BYTES // (each * galleries)))
     return tuple(_card(gallery, number) for number in _chosen(gallery.broken_by, limit))
 
 
 def pixelated(gallery: Gallery) -> bool:
-    """Whether the images are so small that smoothing them would hide their pixels."""
+    """Whether the images are so small that they should be shown without smoothing."""
     return max(gallery.clean.shape[1:3]) < _PIXELATED_BELOW
 
 
 def perturbation(clean: NDArray[np.float32], adversarial: NDArray[np.float32], full: float) -> NDArray[np.uint8]:
     """The difference as gray levels: -full is 0, no change is 128, +full is 255."""
-    share = (adversarial.astype(np.float64) - clean) / full if full > 0 else np.zeros(clean.shape)
-    # rounding clears float32's last digits, so that a change of exactly eps gets exactly the end of the scale
-    return np.floor(255 * np.clip(np.round(share, 6) / 2 + 0.5, 0, 1) + 0.5).astype(np.uint8)
+    relative = (adversarial.astype(np.float64) - clean) / full if full > 0 else np.zeros(clean.shape)
+    # rounded, so that a change of eps in float32 is exactly the end of the scale
+    return np.floor(255 * np.clip(np.round(relative, 6) / 2 + 0.5, 0, 1) + 0.5).astype(np.uint8)
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
@@ -79,7 +79,7 @@ def _state(broken_by: str) -> str:
 
 
 def _chosen(broken_by: Sequence[str], limit: int) -> list[int]:
-    """At most `limit` images, in turn one that was broken, one that is robust, one that was misclassified before."""
+    """At most `limit` images, alternating between broken, robust and misclassified ones."""
     states = [_state(name) for name in broken_by]
     kinds = [[i for i, state in enumerate(states) if state == kind] for kind in ("broken", "robust", "wrong")]
     in_turn = sorted((rank, turn, i) for turn, kind in enumerate(kinds) for rank, i in enumerate(kind))

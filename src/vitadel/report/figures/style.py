@@ -13,13 +13,13 @@ from vitadel.core.files import write_atomically
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colors, which people with any color vision can tell apart; their yellow is lost on white
+# Okabe and Ito's colors, distinguishable with any color vision; without their yellow, which is too light on white
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#7a7a7a")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")
 DASHED: tuple[float, tuple[float, float]] = (0, (5, 3))
 DOTTED: tuple[float, tuple[float, float]] = (0, (1.5, 2))
-INK = "#010203"  # a color that no figure uses, so that it can be replaced by the page's color of text
+INK = "#010203"  # a unique color, which is replaced by the page's text color
 _STYLE: dict[str, object] = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -40,7 +40,7 @@ _STYLE: dict[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A figure with its title and alternative text; `width` is what it was drawn for, in inches."""
+    """A figure with its title and alternative text; `width` is its width in inches."""
 
     title: str
     svg: str
@@ -49,29 +49,29 @@ class Drawing:
 
 
 def glyph(number: int) -> str:
-    """The marker of the model of this number in legends and tables; its lines carry the same."""
+    """The marker of the model of this number in legends and tables, the same as on its lines."""
     return _GLYPHS[number % len(_GLYPHS)]
 
 
 def color(number: int) -> str:
-    """The CSS color of the model of this number, which the page may lighten in the dark."""
+    """The CSS color of the model of this number, which the page may change in dark mode."""
     number %= len(PALETTE)
     return f"var(--line-{number}, {PALETTE[number]})"
 
 
 @contextmanager
 def styled(name: str, inches: tuple[float, float]) -> Iterator["Figure"]:
-    """An empty figure; what is drawn inside has the style of the page."""
+    """An empty figure in the style of the page."""
     import matplotlib.style
     from matplotlib.figure import Figure
 
-    # the salt names the figure, so that no two drawings of one page share an id
+    # a salt per figure, so that ids are unique on the page
     with matplotlib.style.context({**_STYLE, "svg.hashsalt": name}, after_reset=True):
         yield Figure(figsize=inches, layout="constrained")
 
 
 def svg(figure: "Figure") -> str:
-    """The figure as a bare element: no date, no namespace, no fixed size, colors left to the page."""
+    """The figure as an SVG element without date, namespace and fixed size, whose colors are set by the page."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     text = buffer.getvalue()
@@ -87,10 +87,10 @@ def save_figure(figure: "Figure", path: Path, suffixes: Sequence[str] = (".png",
     """The figure as PNG and PDF, named like `path`."""
     paths = [path.with_suffix(suffix) for suffix in suffixes]
     for one in paths:
-        # a date would give the same study other bytes
+        # without dates, so that files are reproducible
         metadata: dict[str, None] = {"CreationDate": None} if one.suffix == ".pdf" else {"Software": None}
 
-        # drawn in memory: matplotlib raises its own errors at a full disk
+        # drawn in memory, as matplotlib raises its own errors on a full disk
         drawn = io.BytesIO()
         figure.savefig(drawn, format=one.suffix[1:], dpi=200, facecolor="white", metadata=metadata)
 
