@@ -66,6 +66,13 @@ _FUNCTIONS = {
 }
 # packages searched for a name that is not here
 _HINTED = ("attacks", "goals", "threats", "losses", "objectives", "models", "recipes", "data", "evaluate", "analyze")
+# functions of timm and RobustBench, and what to write instead
+_ELSEWHERE = {
+    "create_model": 'vd.load_model("timm:NAME")',
+    "list_models": '"vitadel models" in a terminal, or timm.list_models()',
+    "benchmark": "vd.evaluate(model, data, suites, run=DIR)",
+    "load_cifar10": 'vd.load_data("cifar10:DIR").test.tensors(256)',
+}
 _ONLY_FUNCTIONS = ("load_data", "load_model", "robustness", "show_data", "sweep")
 
 
@@ -89,8 +96,11 @@ def _hint(name: str) -> str:
     """The package that has a class or function of this name, for the error message."""
     if name.startswith("_"):  # lookups of special names by tools must not import every package
         return ""
+    if name in _ELSEWHERE:
+        return f". Write {_ELSEWHERE[name]}"
     packages = (package for package in _HINTED if name in _package(package).__all__)
-    return next((f". Write vd.{package}.{name}" for package in packages), "")
+    found = next((f". Write vd.{package}.{name}" for package in packages), "")
+    return found or str(importlib.import_module("vitadel.attacks.other_libraries").class_advice(name))
 
 
 def __dir__() -> list[str]:

@@ -25,7 +25,7 @@ import torch
 torch.set_num_threads(1)
 import vitadel.core.files, vitadel.runs.tables
 import vitadel.evaluate.store, vitadel.evaluate.adversarial_images
-vitadel.evaluate.store._ROWS = {lines}
+vitadel.evaluate.store.ROWS_AT_ONCE = {lines}
 original, met = vitadel.core.files.write_atomically, 0
 def dying(path, write):
     global met

@@ -1,6 +1,7 @@
 """Every command does what its help describes and can print JSON."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 import torch
 
 from vitadel import models
+from vitadel.api.catalog import CATALOGS
 from vitadel.api.inputs import Inputs
 from vitadel.data import parse_preprocess
+from vitadel.recipes import RECIPES, leaves, override
 from vitadel.runs import Run
 
 Command = Callable[..., tuple[int, str, str]]
@@ -291,3 +294,36 @@ def parts_of(run: Path) -> dict[str, Any]:
     parts = Run.open(run).manifest.parts
     assert isinstance(parts, dict)
     return parts
+
+
+def test_pages_of_recipes_describe_every_setting_in_one_notation(vitadel: Command) -> None:
+    page = " ".join(vitadel("recipes", "vit-b2-cifar10")[1].split())
+    assert "plan.optimizer.betas = 0.9+0.99 " in page
+    assert "plan.optimizer.exempt = () " in page
+    assert "plan.pil_augment = none " in page
+    assert "plan.epochs = " in page
+    assert "[authors' code: " in page
+    recipe = RECIPES["vit-b2-cifar10"]()
+    for other in ("vit-b2-cifar10", "xcit-s12-imagenet", "digits-adversarial"):
+        silent = [leaf.path for leaf in leaves(RECIPES[other]()) if not leaf.about]
+        # options of timm's constructors, and the transforms of a chain
+        assert not [path for path in silent if not path.startswith("model.options.") and path[-1] not in "0123456789"]
+    written = [f"{leaf.path}={leaf.text}" for leaf in leaves(recipe) if leaf.path.startswith("plan.optimizer.")]
+    assert override(recipe, written) == recipe
+    model = vitadel("models", "timm:test_vit")[1]
+    assert "mean = 0.5+0.5+0.5 " in model
+    assert "loss ce" in vitadel("suites", "autoattack")[1]
+    groups = {item.group for item in CATALOGS["recipes"].find()}  # type: ignore[union-attr]
+    assert not [group for group in groups if group.endswith(".")]
+
+
+def test_models_are_listed_without_timm_and_searched_with_it(vitadel: Command) -> None:
+    code = (
+        "import sys; from vitadel.api.catalog import CATALOGS; CATALOGS['models'].find(); print('timm' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "False\n"
+    names = json.loads(vitadel("models", "vit_tiny", "--json")[1])
+    assert "timm:vit_tiny_patch16_224" in names
+    assert all("vit_tiny" in name for name in names)
+    assert "unknown model 'nonsense'" in vitadel("models", "nonsense")[2]

@@ -53,6 +53,37 @@ def test_unknown_arguments_are_refused(vitadel: Command, trained: Path, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("evaluate M --norm L2 --eps 0.5", "evaluate has no option '--norm'. Norm and radius are written together: "),
+        ("evaluate M --norm L2 --eps 0.5", "write --threat l2:0.5. See `vitadel evaluate --help`."),
+        ("attack M --eps=4/255", "write --threat linf:4/255."),
+        ("robustness M", "No such command 'robustness'. See `vitadel --help`."),
+        ("evaluate M --batch_size 3", "Write --batch-size 3."),
+        ("evaluate M --attack pgd", "Write --suite pgd."),
+        ("evaluate M --gpu 1", "Write --device cuda:1."),
+        ("evaluate M --run R --data D more", "Got unexpected extra argument(s) (more). See"),
+        ("train R --epochs=3", "Write --set plan.epochs=3."),
+        ("train R --eps 8/255", "write --set objective.threat=linf:8/255."),
+        ("train R --device cuda:2", "Write CUDA_VISIBLE_DEVICES=2 vitadel train"),
+        ("sweep R --device cpu", "Write CUDA_VISIBLE_DEVICES= vitadel sweep"),
+        ("demo --device cuda", "demo has no option '--device'. Training uses the GPU if available."),
+        ("report R --xyz", "report has no option '--xyz'. See `vitadel report --help`."),
+        ("--norm linf", "there is no option '--norm'. See `vitadel --help`."),
+    ],
+)
+def test_an_unknown_option_is_refused_with_what_to_write(vitadel: Command, words: str, wanted: str) -> None:
+    assert wanted in mistake(vitadel(*words.split()))
+
+
+@pytest.mark.parametrize("words", [(), ("data",)])
+def test_no_command_prints_the_whole_help(vitadel: Command, words: tuple[str, ...]) -> None:
+    code, out, err = vitadel(*words)
+    assert (code, err) == (2, "")
+    assert out == vitadel(*words, "--help")[1]
+
+
 def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
     vitadel: Command, trained: Path, tmp_path: Path
 ) -> None:
@@ -124,7 +155,7 @@ def test_a_trained_head_is_never_replaced_for_evaluation(vitadel: Command, train
     for model, own in ((trained, 10), (f"timm:test_resnet@{tmp_path / 'four.pth'}", 4)):
         words = ("evaluate", model, "--data", "digits[:8]", "--classes", "7", "--run", tmp_path / "run")
         assert f"has {own} classes, not 7, and a new head" in (error := mistake(vitadel(*words)))
-        assert error.endswith(f"Write --num-classes {own}.\n")
+        assert error.endswith(f"Write num_classes={own} (--num-classes {own}).\n")
     same = ("evaluate", trained, "--data", "digits[:8]", "--suite", "clean", "--classes", "10")
     assert vitadel(*same, "--run", tmp_path / "run")[0] == 0
 

@@ -58,5 +58,5 @@ def test_errors_of_a_comparison_are_one_line(vitadel: Command, evaluated: list[P
     (tmp_path / "file").write_text("mine")
     code, _, err = vitadel("report", *evaluated, "--out", out, "--tables", tmp_path / "file")
     assert code == 2
-    assert "--tables needs a folder, got the file" in err
+    assert ") needs a folder, got a file." in err
     assert not out.exists()

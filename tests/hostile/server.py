@@ -301,8 +301,8 @@ def small_tables() -> None:
     """Evaluations write their rows after a few images, not after hundreds or 20 seconds."""
     from vitadel.evaluate import store
 
-    vars(store)["_ROWS"] = 6
-    vars(store)["_SECONDS"] = 0.0
+    vars(store)["ROWS_AT_ONCE"] = 6
+    vars(store)["SECONDS_BETWEEN_WRITES"] = 0.0
 
 
 def small_demo() -> None:

@@ -1,6 +1,7 @@
 """The layers, read from the imports: a package imports lower layers only, and outside packages have their importers."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,53 @@ OUTSIDE = {
     "rich": {"cli", "core"},
 }
 NO_TORCH = {"report"}
+# objects whose private attributes a test's own class may use
+OWN = ("self", "cls")
+
+
+TESTS = Path(__file__).parents[1]
+_PRIVATE = re.compile(r"_[a-zA-Z]\w*")
+
+
+def _private_names() -> set[str]:
+    """The private functions, methods, classes and constants of the package."""
+    names: set[str] = set()
+    for file in SRC.rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        names |= {node.name for node in ast.walk(tree) if isinstance(node, defined)}
+        names |= {
+            one.id for node in tree.body for one in ast.walk(node) if _is_stored(one) and isinstance(one, ast.Name)
+        }
+    return {name for name in names if _PRIVATE.fullmatch(name)}
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(getattr(node, "ctx", None), ast.Store)
+
+
+def _private_uses(file: Path, private: set[str]) -> Iterator[str]:
+    """The private names of the package that a test imports, reaches as attributes or replaces by name."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        used: list[str] = []
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vitadel"):
+            used = [one.name for one in node.names]
+        elif isinstance(node, ast.Attribute) and not (isinstance(node.value, ast.Name) and node.value.id in OWN):
+            used = [node.attr]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            used = re.findall(r"\bvitadel(?:\.\w+)*\.(_[a-zA-Z]\w*)", node.value)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("setattr", "setitem", "patch.object")):
+            used = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        yield from (
+            f"{file.relative_to(TESTS)}:{getattr(node, 'lineno', 0)} {name}" for name in used if name in private
+        )
+
+
+def test_tests_use_public_names_only() -> None:
+    private = _private_names()
+    files = sorted(TESTS.rglob("*.py"))
+    assert len(files) > 200
+    assert not [use for file in files for use in _private_uses(file, private)]
 
 
 def _imports(file: Path) -> Iterator[str]:

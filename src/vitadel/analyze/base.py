@@ -169,7 +169,7 @@ def _summarized(study: Study, ctx: Context) -> StudyRecord:
         common["settings"] = describe(study)
     if study.needs_threat:
         threat = ctx.required_threat
-        common["threat"] = to_json(ThreatRecord.of(str(threat), threat.eps))
+        common["threat"] = to_json(ThreatRecord.of(str(threat), threat.eps, threat.eps_unit))
     record = replace(record, numbers={**common, **record.numbers})
     if ctx.store.folder is not None:
         write_json(ctx.store.folder / "result.json", record.to_json())

@@ -25,7 +25,7 @@ from vitadel.analyze.attacked_images import StepSize, finite_mean_interval
 from vitadel.analyze.base import map_chunks
 from vitadel.attacks import PGD
 from vitadel.attacks.isolation import isolated
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.numeric import Count, CountOrZero, Positive, check_ranges
 from vitadel.core.oom import in_batches
 from vitadel.core.rng import RandomStreams, fold_seed
@@ -35,7 +35,7 @@ from vitadel.models import Model
 from vitadel.runs.exhibits import Exhibit, Picture, Pictures, Table
 from vitadel.runs.schema import StudyRecord
 from vitadel.runs.typed_json import tensor_from_json, tensor_to_json
-from vitadel.threats import L2, Linf, Threat
+from vitadel.threats import THREATS, Linf, Threat
 
 _TABLE = "pictures"
 _VALUES = 1 << 21  # pixel values searched at once by default
@@ -48,13 +48,6 @@ class Start(enum.Enum):
     CODE = "code"
     TEXT = "text"
     IMAGES = "images"
-
-
-class Norm(enum.Enum):
-    """The norm of the radius."""
-
-    LINF = "linf"
-    L2 = "l2"
 
 
 _STARTS = {Start.CODE: "noise, code", Start.TEXT: "noise, text"}
@@ -71,8 +64,8 @@ class FeatureVisualization:
         coordinates: Targets instead of classes.
         starts: Where searches start; each is tried with every target.
         images: Images that the start `images` takes.
-        norm: The norm of the radius.
-        eps: The radius; from 1 on one of Linf excludes nothing that the box does not.
+        norm: The norm of the radius: linf, l2 or l1.
+        eps: The radius; from 1 on one of linf excludes nothing that the box does not.
         steps: Steps of PGD.
         step_size: Its step size, 1.5 eps / steps if not given.
     """
@@ -86,13 +79,15 @@ class FeatureVisualization:
     coordinates: tuple[CountOrZero, ...] = ()
     starts: tuple[Start, ...] = (Start.CODE, Start.TEXT)
     images: Count = 2
-    norm: Norm = Norm.LINF
+    norm: str = Linf.name
     eps: Positive = 15.0
     steps: Count = 100
     step_size: StepSize | None = None
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.norm not in THREATS:
+            raise unknown_name_error("norm", self.norm, THREATS)
         if not self.starts or len(set(self.starts)) < len(self.starts):
             starts = [start.value for start in self.starts]
             raise UsageError(f"FeatureVisualization.starts needs each start once, got {starts}. Name each once.")
@@ -196,9 +191,8 @@ class FeatureVisualization:
 
     def _threat(self) -> Threat | None:
         """The threat of the radius; None if only the box constrains."""
-        if self.norm is Norm.L2:
-            return L2(self.eps)
-        return Linf(self.eps) if self.eps < 1 else None
+        kind = THREATS[self.norm]
+        return kind(self.eps) if self.eps < kind.largest_eps else None
 
     def _step(self) -> float:
         return self.step_size or 1.5 * self.eps / self.steps
@@ -216,7 +210,7 @@ class FeatureVisualization:
         toward = "coordinate on top of what enters the classifier" if self.coordinates else "class on top"
         return Pictures(
             "Drawn by the gradients",
-            f"PGD with {self.steps} steps of {self._step():.3g} ({self.norm.value}, eps {self.eps:g}) toward "
+            f"PGD with {self.steps} steps of {self._step():.3g} ({self.norm}, eps {self.eps:g}) toward "
             f"the {toward}. Rows are starts: 'noise, code' is uniform noise plus uniform noise of the radius, "
             f"clipped, as in the authors' code; 'noise, text' is uniform noise, as the paper says. Below each is the "
             f"{end}.",

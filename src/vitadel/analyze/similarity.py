@@ -28,10 +28,10 @@ import torch
 from torch import Tensor
 
 _EPS = torch.finfo(torch.float64).eps
-_COLUMNS = 1 << 16  # of features that make a Gram matrix at a time
+GRAM_COLUMNS = 1 << 16  # of features that make a Gram matrix at a time
 # numbers in float64 at a time: on a processor few, so that they stay in its cache; elsewhere many, for fewer calls
-_AT_ONCE = {"cpu": 1 << 19}
-_AT_ONCE_ELSEWHERE = 1 << 25
+VALUES_AT_ONCE = {"cpu": 1 << 19}
+VALUES_AT_ONCE_ELSEWHERE = 1 << 25
 
 
 class Grouping(enum.Enum):
@@ -54,7 +54,9 @@ class Moments:
     def of(cls, outputs: Sequence[Tensor], per: Grouping, *, normed: bool = False) -> "Moments":
         """Takes outputs [B, T, D] of every layer; `normed` gives every token mean zero and variance one first."""
         first = outputs[0]
-        rows = max(1, _AT_ONCE.get(first.device.type, _AT_ONCE_ELSEWHERE) // (len(outputs) * first[0].numel()))
+        rows = max(
+            1, VALUES_AT_ONCE.get(first.device.type, VALUES_AT_ONCE_ELSEWHERE) // (len(outputs) * first[0].numel())
+        )
         some = (torch.stack(part) for part in zip(*(out.split(rows) for out in outputs), strict=True))
         moments = [_moments(values_LBTD, per, normed) for values_LBTD in some]
         total = functools.reduce(Moments.merge, moments)
@@ -108,7 +110,7 @@ def gram(features: Tensor) -> Tensor:
     """
     flat_nP = features.flatten(1)
     total_nn = torch.zeros(len(flat_nP), len(flat_nP), dtype=torch.float64, device=flat_nP.device)
-    for columns in flat_nP.split(_COLUMNS, 1):
+    for columns in flat_nP.split(GRAM_COLUMNS, 1):
         part = columns.float() if columns.dtype in (torch.float16, torch.bfloat16) else columns
         part = part - part.mean(0, dtype=torch.float64).to(part.dtype)
         total_nn += (part @ part.T).double()

@@ -18,13 +18,13 @@ FINE = 0.25
 def frequencies(height: int, width: int) -> Tensor:
     """[F] cycles per pixel of the rings, from ring 1 on."""
     side = min(height, width)
-    return torch.arange(1, int(_rings(height, width).max()) + 1, dtype=torch.float64) / side
+    return torch.arange(1, int(rings(height, width).max()) + 1, dtype=torch.float64) / side
 
 
 def densities(pattern: Tensor) -> Tensor:
     """[B, F] power of every ring relative to white noise of the same power; NaN for constant patterns."""
     power_BHW = _power(pattern)
-    ring_HW = _rings(*pattern.shape[-2:]).to(pattern.device)
+    ring_HW = rings(*pattern.shape[-2:]).to(pattern.device)
     count_F = torch.bincount(ring_HW.flatten()).double()
     sum_BF = torch.zeros(len(pattern), len(count_F), dtype=torch.float64, device=pattern.device)
     sum_BF.index_add_(1, ring_HW.flatten(), power_BHW.flatten(1))
@@ -36,7 +36,7 @@ def fine_share(pattern: Tensor) -> Tensor:
     """[B] share of the power beyond a quarter of a cycle per pixel; NaN for constant patterns."""
     power_BHW = _power(pattern)
     fine_HW = (_lengths(*pattern.shape[-2:]) > FINE).to(pattern.device)
-    rest_HW = (_rings(*pattern.shape[-2:]) > 0).to(pattern.device)
+    rest_HW = (rings(*pattern.shape[-2:]) > 0).to(pattern.device)
     return (power_BHW * fine_HW).sum((1, 2)) / (power_BHW * rest_HW).sum((1, 2))
 
 
@@ -47,7 +47,8 @@ def _power(pattern: Tensor) -> Tensor:
     return torch.fft.fft2(flat).abs().square().sum(1)
 
 
-def _rings(height: int, width: int) -> Tensor:
+def rings(height: int, width: int) -> Tensor:
+    """[H, W] the ring of each frequency of the Fourier transform; 0 is the mean."""
     return (_lengths(height, width) * min(height, width)).round().long()
 
 

@@ -61,7 +61,7 @@ class Analysis:
 
 def analyze(
     model: str | Path | nn.Module,
-    data: str | DataSet,
+    data: str | Path | DataSet,
     study: str | Study,
     *,
     run: str | Path,
@@ -102,6 +102,7 @@ def analyze(
     Example:
         >>> analyze("runs/vit", "cifar10:DIR[:200]", "lesion", run="runs/lesion")
     """
+    _refuse_study_first(model, data, study)
     refuse_options(analyze, options)
     check_seed(seed)
     check_number("batch_size", Count | None, batch_size)
@@ -143,11 +144,28 @@ def as_study(study: str | Study) -> Study:
     if not isinstance(study, str):
         check_ranges(study)
         return study
-    given, settings = split_name(study)
+    if not (name := _study_name(study)):
+        raise unknown_name_error("study", study.partition(":")[0], STUDIES)
+    return with_settings(STUDIES[name](), split_name(study)[1], notation(name))
+
+
+def _study_name(text: object) -> str:
+    """The name of the study in `NAME:key=value,...`, also for a former name; empty if there is none."""
+    given = text.partition(":")[0] if isinstance(text, str) else ""
     name = FORMER_STUDY_NAMES.get(given, given)
-    if name not in STUDIES:
-        raise unknown_name_error("study", name, STUDIES)
-    return with_settings(STUDIES[name](), settings, notation(name))
+    return name if name in STUDIES else ""
+
+
+def _refuse_study_first(model: object, data: object, study: object) -> None:
+    """Refuse `analyze("lesion", model, data)`, the order of the command line."""
+    if not _study_name(model) or isinstance(study, Study) or _study_name(study):
+        return
+    written = f'"{data}"' if isinstance(data, str | Path) else "model"
+    images = f'"{study}"' if isinstance(study, str | Path) else "data"
+    raise UsageError(
+        f"analyze takes the model, the data and then the study, got the study {model!r} first. "
+        f'Write vd.analyze({written}, {images}, "{model}", run="DIR").'
+    )
 
 
 def _check(study: Study, inputs: Inputs, threat: Threat) -> None:

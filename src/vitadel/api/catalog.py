@@ -69,6 +69,7 @@ class Catalog:
         page: Returns the page of a name.
         former_names: Returns the current names of earlier ones, which still have pages.
         accepts_any_name: Whether a name that is not in the list has a page too.
+        search: Returns further items in which a text occurs, which the list leaves out.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class Catalog:
     page: Callable[[str], Page]
     former_names: Callable[[], Mapping[str, str]] = dict
     accepts_any_name: Callable[[str], bool] = field(default=lambda name: False)
+    search: Callable[[str], list[Item]] = field(default=lambda text: [])
 
     def find(self, text: str | None = None) -> list[Item] | Page:
         """The whole list, the page of the item of this name, or the items in which the text occurs.
@@ -94,16 +96,18 @@ class Catalog:
             item for item in items if any(word in part.lower() for part in (item.name, item.about, item.group))
         ]:
             return matches
+        if matches := self.search(text):
+            return matches
         raise unknown_name_error(self.kind, text, [item.name for item in items])
 
 
-def settings_of(chosen: object) -> tuple[Setting, ...]:
-    """The settings of a dataclass, with their values and descriptions."""
+def settings_of(chosen: object, *names: str) -> tuple[Setting, ...]:
+    """The settings of a dataclass, or those of these names, with their values and descriptions."""
     docs = field_docs(type(chosen))  # type: ignore[arg-type]
     return tuple(
         Setting(f.name, setting_text(getattr(chosen, f.name)), docs.get(f.name, ""))
         for f in dataclasses.fields(chosen)  # type: ignore[arg-type]
-        if f.init
+        if f.init and (not names or f.name in names)
     )
 
 
@@ -160,9 +164,8 @@ def _recipes() -> list[Item]:
     from vitadel.recipes import RECIPES
 
     # what follows a semicolon in the title of a file is for readers of the file
-    return [
-        Item(name, make().about, _module_text(make).splitlines()[0].split(";")[0]) for name, make in RECIPES.items()
-    ]
+    titles = {name: _module_text(make).splitlines()[0].split(";")[0].rstrip(".") for name, make in RECIPES.items()}
+    return [Item(name, make().about, titles[name]) for name, make in RECIPES.items()]
 
 
 def _recipe(name: str) -> Page:
@@ -173,13 +176,16 @@ def _recipe(name: str) -> Page:
     sources = []
     for leaf in leaves(recipe):
         own = leaf.source_path in (leaf.path, "*", None)
-        sources.append((leaf.path, leaf.value, leaf.source or "default" if own else f"see {leaf.source_path}"))
+        sources.append((leaf, leaf.source or "default" if own else f"see {leaf.source_path}"))
     # the most frequent source is named once, above
     usual, _ = Counter(source for *_, source in sources).most_common(1)[0]
-    settings = tuple(Setting(path, value, "" if source == usual else source) for path, value, source in sources)
+    settings = tuple(
+        Setting(leaf.path, leaf.text, " ".join(filter(None, (leaf.about, "" if source == usual else f"[{source}]"))))
+        for leaf, source in sources
+    )
     text = "\n\n".join(filter(None, (_prose(inspect.getdoc(RECIPES[name]) or ""), _module_text(RECIPES[name]))))
     expected = "\n".join(f"{kind}: {result}" for kind, result in recipe.expect.items())
-    heading = f"Settings (--set PATH=VALUE) and where their values come from; where nothing is named: {usual}"
+    heading = f"Settings (--set PATH=VALUE) and [where their values come from]; where nothing is named: [{usual}]"
     return Page(f"{name}: {recipe.about}", text, heading, settings, expected, describe(recipe))
 
 
@@ -227,22 +233,27 @@ def _scaling(name: str) -> Page:
 
 
 def _suites() -> list[Item]:
-    from vitadel.evaluate import SUITES, AttackSuite
+    from vitadel.evaluate import SUITES, attacks_of
 
     groups = {True: "Suites of attacks", False: "Other suites"}
-    return [Item(name, suite.about, groups[isinstance(suite, AttackSuite)]) for name, suite in SUITES.items()]
+    return [Item(name, suite.about, groups[attacks_of(suite) is not None]) for name, suite in SUITES.items()]
 
 
 def _suite(name: str) -> Page:
-    from vitadel.evaluate import SUITES, AttackSuite
+    from vitadel.attacks.parsing import NAMED_LOSSES
+    from vitadel.evaluate import SUITES, attacks_of
     from vitadel.runs import describe
 
     suite = SUITES[name]
-    if not isinstance(suite, AttackSuite):
+    if (attacks := attacks_of(suite)) is None:
         return _of_settings(name, type(suite), suite, "--suite")
-    entries = [Setting(one.name, setting_text(one.attack), f"loss {setting_text(one.loss)}") for one in suite.attacks]
-    if suite.attacks:
-        entries.append(Setting("eps_scales", setting_text(suite.eps_scales), "Radii, as multiples of the threat's."))
+    names = {loss: name for name, loss in NAMED_LOSSES.items()}
+    entries = [
+        Setting(one.name, setting_text(one.attack), f"loss {names.get(one.loss, setting_text(one.loss))}")
+        for one in attacks
+    ]
+    if attacks:
+        entries += settings_of(suite, "eps_scales")
     return Page(f"{name}: {suite.about}", "", "Attacks, one after the other", tuple(entries), "", describe(suite))
 
 
@@ -379,6 +390,12 @@ def _models() -> list[Item]:
     ]
 
 
+def _models_of_timm(text: str) -> list[Item]:
+    from vitadel.models.build import timm_names
+
+    return [Item(f"timm:{name}", "", f"Architectures of timm with {text!r}") for name in timm_names(text)]
+
+
 def model_page(
     name: str, *, num_classes: int | None = None, image_size: int | None = None, patch_size: int | None = None
 ) -> Page:
@@ -424,7 +441,11 @@ def model_page(
 CATALOGS = {
     "attacks": Catalog("attack", _attacks, _attack),
     "models": Catalog(
-        "model", _models, model_page, accepts_any_name=lambda name: ":" in name or "/" in name or "." in name
+        "model",
+        _models,
+        model_page,
+        accepts_any_name=lambda name: ":" in name or "/" in name or "." in name,
+        search=_models_of_timm,
     ),
     "recipes": Catalog("recipe", _recipes, _recipe),
     "scalings": Catalog("scaling", _scalings, _scaling),

@@ -1,6 +1,7 @@
 """`vd.load_data`: load a data set with fixed splits."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from vitadel import data
 from vitadel.api.arguments import refuse_arguments
@@ -26,7 +27,7 @@ _CROPPED = ("imagenet", "imagenet-a", "imagenet-r")
 
 
 def load_data(
-    spec: str,
+    spec: str | Path,
     *,
     image_size: int | None = None,
     preprocess: str | Preprocess | None = None,
@@ -57,6 +58,7 @@ def load_data(
         torch.Size([16, 3, 8, 8])
     """
     refuse_arguments(load_data, other, _ELSEWHERE)
+    spec = str(spec)
     if preprocess is not None and image_size is not None:
         raise UsageError(f"got both image_size={image_size} and preprocess={preprocess!r}. Give one of them.")
     chosen = default_preprocess(spec, image_size) if preprocess is None else preprocess

@@ -1,7 +1,6 @@
 """`vd.evaluate`: evaluate a model with suites and write one row per image."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -19,10 +18,11 @@ from vitadel.core.numeric import check_seed
 from vitadel.core.progress import ProgressCallback
 from vitadel.data import DataSet, Preprocess
 from vitadel.evaluate import (
-    AttackSuite,
     Context,
     Suite,
     SuiteWithFiles,
+    SuiteWithRadii,
+    attacks_of,
     evaluate_suite,
     refuse_suite,
     refuse_unwritable_names,
@@ -42,7 +42,7 @@ _OWN_LABELS = {"cue-conflict": "shape-bias"}
 
 def evaluate(
     model: str | Path | nn.Module,
-    data: str | DataSet,
+    data: str | Path | DataSet,
     suites: "SuiteLike | Sequence[SuiteLike]" = "quick",
     *,
     run: str | Path,
@@ -116,15 +116,14 @@ def evaluate(
             notify(inputs.assumption, 0, 0, {})
         ctx = Context(inputs.model, inputs.images, inputs.data, threat, seed, engine, inputs.ranks, progress=notify)
         for suite in chosen:
-            if isinstance(suite, AttackSuite) and keep_images:
-                suite = replace(suite, keep_images=True)
+            if isinstance(suite, SuiteWithRadii) and keep_images:
+                suite = suite.with_kept_images()
             records += evaluate_suite(suite, ctx, claimed.results, scaling=chosen_scaling)
     return Evaluation(Path(run), inputs.name, tuple(records), inputs.assumption)
 
 
 def _refuse_without_attacks(suites: Sequence[Suite], option: str) -> None:
-    # `clean` is an AttackSuite too, without attacks
-    if not any(isinstance(suite, AttackSuite) and suite.attacks for suite in suites):
+    if not any(attacks_of(suite) for suite in suites):  # `clean` is a suite of no attacks
         names = ", ".join(suite.name for suite in suites)
         raise UsageError(f"{option} is about suites of attacks, and there is none among: {names}. Leave it out.")
 

@@ -15,7 +15,7 @@ from vitadel.api.data import as_preprocess, default_preprocess
 from vitadel.api.models import ModelOptions, load_model
 from vitadel.core.device import device_name
 from vitadel.core.distributed import Ranks
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, spelled
 from vitadel.data import DataSet, Preprocess, Split
 from vitadel.evaluate import refuse_other_classes
 from vitadel.models import Model
@@ -66,7 +66,7 @@ class Inputs:
     def prepare(
         cls,
         model: str | Path | nn.Module,
-        data: str | DataSet,
+        data: str | Path | DataSet,
         *,
         split: str = "test",
         preprocess: str | Preprocess | None = None,
@@ -88,6 +88,7 @@ class Inputs:
                 )
             dataset = data
         else:
+            data = str(data)
             size = None if loaded.spec is None else loaded.spec.image_size
             chosen = preprocess or trained_with or default_preprocess(data, size)
             model_classes = None if loaded.spec is None else loaded.spec.output_classes
@@ -188,7 +189,7 @@ def _refuse_trained_holdout(model: Model, data: DataSet, split: str) -> None:
     if chosen not in ("", "holdout") and _kind(trained_on) == _kind(data.spec):
         raise UsageError(
             f"{model.source} was trained with selection.split={chosen}, on all training images, so the hold-out of "
-            f"{data.spec} is among them. Write --split test."
+            f"{data.spec} is among them. Write {spelled('split', 'test')}."
         )
 
 

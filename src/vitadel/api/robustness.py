@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
@@ -41,7 +42,7 @@ _ELSEWHERE = {
 
 
 def robustness(
-    model: str | nn.Module,
+    model: str | Path | nn.Module,
     x: object,
     y: object = None,
     threat: str | Threat | None = None,
@@ -179,8 +180,10 @@ def _numbered(attacks: Sequence[NamedAttack]) -> tuple[NamedAttack, ...]:
 
 def _tensors(model: nn.Module, x: object, y: object) -> tuple[Tensor, Tensor]:
     """Images and labels as tensors, from any of the accepted types."""
-    if isinstance(x, str | DataSet | Split | DataLoader) and y is not None:
+    if isinstance(x, str | Path | DataSet | Split | DataLoader) and y is not None:
         raise UsageError(f"a {type(x).__name__} of images holds labels already, got y as well. Leave y out.")
+    if isinstance(x, Path):
+        x = str(x)
     if isinstance(x, str):
         spec = getattr(model, "spec", None)
         x = load_data(x, preprocess=default_preprocess(x, None if spec is None else spec.image_size)).test

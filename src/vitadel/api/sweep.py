@@ -12,12 +12,12 @@ from vitadel.api.evaluate import DEFAULT_THREAT, evaluate
 from vitadel.api.sweep_result import SweepResult
 from vitadel.api.train import as_recipe
 from vitadel.attacks import ATTACKS, Attack, NamedAttack
-from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.errors import UsageError, spelled, unknown_name_error
 from vitadel.core.files import slug
 from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import as_text
-from vitadel.evaluate import AttackSuite, Suite
-from vitadel.evaluate.parsing import SINGLE_ATTACK, SuiteLike, as_suites
+from vitadel.evaluate import Suite, attacks_of
+from vitadel.evaluate.parsing import SINGLE_ATTACK, SuiteLike, as_suites, with_name
 from vitadel.recipes import RECIPES, Recipe
 from vitadel.recipes.columns import Column, Evaluation
 from vitadel.recipes.published import PublishedSweep
@@ -192,7 +192,9 @@ def _studies(study: str | Sequence[str], published: PublishedSweep | None, *, gi
 
 def _small(data: str | None, base: Recipe | None, name: "str | Recipe | None") -> SmallScale:
     if base is None:
-        raise UsageError(f"--small trains small models, and {name or 'a sweep of models'} trains none. Leave it out.")
+        raise UsageError(
+            f"{spelled('small')} trains small models, and {name or 'a sweep of models'} trains none. Leave it out."
+        )
     return small_scale(data, base)
 
 
@@ -222,7 +224,7 @@ def _with_models(
     trained = [axis for axis in varied if axis.makes_models]
     if len(trained) > 1:
         names = " and ".join(axis.name for axis in trained)
-        raise UsageError(f"--model stands for the values of one axis, got {names}. Leave one of the axes out.")
+        raise UsageError(f"models (--model) stand for the values of one axis, got {names}. Leave one of the axes out.")
     evaluated = [axis for axis in varied if not axis.makes_models]
     values = {value.label: value for axis in trained for value in axis.values}
     made = [
@@ -236,7 +238,7 @@ def _labeled(text: str) -> tuple[str, str]:
     """Label and model of `LABEL=MODEL`; a model without a label is its own label."""
     label, equals, model = text.partition("=")
     if equals and not (label and model):
-        raise UsageError(f"cannot read --model {text!r}. Write MODEL or LABEL=MODEL.")
+        raise UsageError(f"cannot read the model {text!r}. Write MODEL or LABEL=MODEL.")
     return (label, model) if equals else (text, text)
 
 
@@ -264,7 +266,7 @@ def _as_printed(columns: Sequence[Column], published: PublishedSweep) -> tuple[C
     found = [dataclasses.replace(one, published=same.get(one.suite, "")) for one in columns]
     if all(one.published != "robust" for one in found):
         first = next(
-            (number for number, one in enumerate(found) if isinstance(one.suite, AttackSuite) and one.suite.attacks),
+            (number for number, one in enumerate(found) if attacks_of(one.suite)),
             None,
         )
         if first is not None:
@@ -284,8 +286,8 @@ def _attack_column(attack: "str | Attack | NamedAttack") -> Column:
 
 def _suite_column(suite: Suite) -> Column:
     """The column of a suite; a suite of one attack is named by the text of the attack."""
-    if isinstance(suite, AttackSuite) and suite.name == SINGLE_ATTACK:
-        return Column(suite.about, dataclasses.replace(suite, name=slug(suite.about)))
+    if suite.name == SINGLE_ATTACK and attacks_of(suite):
+        return Column(suite.about, with_name(suite, slug(suite.about)))
     return Column(suite.name, suite)
 
 

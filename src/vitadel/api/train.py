@@ -41,7 +41,7 @@ def train(
     recipe: str | Recipe,
     run: str | Path,
     *,
-    data: str | None = None,
+    data: str | Path | None = None,
     overrides: Mapping[str, object] | Sequence[str] = (),
     progress: bool | ProgressCallback | None = None,
     command: str | None = None,
@@ -67,6 +67,8 @@ def train(
         >>> model = train("digits-adversarial", "runs/robust", overrides={"plan.epochs": 3})
     """
     refuse_arguments(train, other, _ELSEWHERE)
+    if isinstance(data, Path):
+        data = str(data)
     if data is not None and not isinstance(data, str):
         spec = data.spec if isinstance(data, DataSet) else "cifar10:DIR"
         raise UsageError(

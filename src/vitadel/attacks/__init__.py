@@ -5,6 +5,8 @@ Example:
     >>> result.success, result.x_adv
 """
 
+from typing import TYPE_CHECKING
+
 from vitadel.attacks.apgd import APGD
 from vitadel.attacks.attention_scaling.attack import AAS
 from vitadel.attacks.attention_scaling.config import SCALINGS, Factors, Scaling
@@ -15,6 +17,7 @@ from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, Step
 from vitadel.attacks.fab import FAB
 from vitadel.attacks.fgsm import FGSM
 from vitadel.attacks.gama import GAMA
+from vitadel.attacks.other_libraries import class_advice
 from vitadel.attacks.parsing import ATTACKS, parse_attack, parse_scaling
 from vitadel.attacks.pgd import PGD, SCHEDULES, Schedule, constant, cosine, linear
 from vitadel.attacks.result import AttackResult
@@ -51,3 +54,9 @@ __all__ = [
     "parse_attack",
     "parse_scaling",
 ]
+
+if not TYPE_CHECKING:  # a type checker would allow any name
+
+    def __getattr__(name: str) -> object:
+        """Refuse classes of other attack libraries; the error has the attack to use instead."""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{class_advice(name)}")

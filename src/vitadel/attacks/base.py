@@ -6,45 +6,29 @@ Shape letters: B images, C channels, H rows and W columns of pixels, K classes.
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass
-from typing import ClassVar, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor
 
 from vitadel.attacks.isolation import eval_without_weight_gradients, isolated
 from vitadel.attacks.oracle import CountingOracle, Model, Oracle, zero_gradient_flags
+from vitadel.attacks.other_libraries import (
+    call_advice,
+    construction_advice,
+    missing_attribute,
+    settings_of,
+    written_call,
+)
 from vitadel.attacks.result import AttackResult
 from vitadel.core.device import refuse_meta
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
-from vitadel.core.numeric import check_ranges, check_seed, pixel_text
+from vitadel.core.numeric import check_ranges, check_seed
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Labels, Target, as_goal
 from vitadel.losses import Loss, cross_entropy, kl_divergence
-from vitadel.threats import Threat, as_threat, suggested_threat
-
-# settings of other libraries: those that a threat or a goal holds here, and those that have another name here
-_ELSEWHERE = {"eps", "norm", "epsilon", "epsilons", "device", "targeted", "y_target"}
-_OUR_NAMES = {
-    "alpha": "step_size",
-    "eps_step": "step_size",
-    "abs_stepsize": "step_size",
-    "eot_iter": "eot_samples",
-    "n_queries": "queries",
-    "n_restarts": "restarts",
-    "n_target_classes": "targets",
-} | dict.fromkeys(("n_iter", "num_steps", "nb_iter", "iters", "max_iter", "iterations"), "steps")
-
-# settings of other libraries that no attack has here, and what to write instead
-_BY_GOAL = 'A goal holds it. Write {name}()(model, x, vd.goals.{goal}, "linf:8/255").'
-_PUBLISHED = "It is fixed to the published value. Leave it out."
-_ADVICE = {
-    "loss": _BY_GOAL.replace("{goal}", "Untargeted(y, vd.losses.dlr)"),
-    "criterion": _BY_GOAL.replace("{goal}", "Targeted(classes)"),
-    "rel_stepsize": "Steps are in pixel values. Write step_size=rel_stepsize * eps.",
-    "bounds": "Pixels lie in [0, 1]. Leave it out.",
-    "verbose": "Attacks print nothing. Leave it out.",
-} | dict.fromkeys(("rho", "alpha_max", "eta", "beta", "resc_schedule", "rescale_schedule"), _PUBLISHED)
+from vitadel.threats import Threat, as_threat
 
 
 class Attack(ABC):
@@ -76,10 +60,24 @@ class Attack(ABC):
         """Refuse arguments of other attack libraries; the error has the line to write instead."""
         known = [one.name for one in fields(cls) if one.init] if is_dataclass(cls) else list(settings)
         holds_model = bool(args) and callable(args[0]) and not isinstance(args[0], Attack)
-        foreign = sorted(set(settings) - set(known))
-        if holds_model or foreign:
-            raise UsageError(_suggested_call(cls.__name__, known, foreign, settings, holds_model=holds_model))
+        if holds_model or set(settings) - set(known):
+            raise UsageError(construction_advice(cls.__name__, known, args, settings))
         return super().__new__(cls)
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "__repr__" not in vars(cls):  # else @dataclass writes one of its own, with the addresses of functions
+            cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
+
+    def __repr__(self) -> str:
+        """The class and its settings; a function among them by its name."""
+        return written_call(type(self).__name__, settings_of(self))
+
+    if not TYPE_CHECKING:  # a type checker would allow any name
+
+        def __getattr__(self, name: str) -> object:
+            """Refuse methods of other attack libraries; the error has the line to write instead."""
+            raise missing_attribute(self, name)
 
     def __post_init__(self) -> None:
         """Refuse settings outside the ranges that their annotations declare."""
@@ -106,11 +104,12 @@ class Attack(ABC):
         self,
         model: Model,
         x: Tensor,
-        y: Labels | Goal,
-        threat: Threat | str,
+        y: Labels | Goal | None = None,
+        threat: Threat | str | None = None,
         *,
         seed: int = 0,
         index_B: Tensor | None = None,
+        **other: object,
     ) -> AttackResult:
         """Attack a batch of images.
 
@@ -121,7 +120,7 @@ class Attack(ABC):
             model: Takes [B, C, H, W] pixels in [0, 1] and returns logits [B, K].
             x: [B, C, H, W] the images.
             y: [B] labels for an untargeted attack, or a goal such as `Targeted(classes)` or `Untargeted(y, margin)`.
-            threat: A threat, or a text such as "linf:8/255".
+            threat: A threat, or a text such as "linf:8/255". Like `y` it is required; the error says what to write.
             seed: Seed of the random numbers, an int in [-2**63, 2**63 - 1].
             index_B: The images' indices in their data set, by default 0, 1, ...; random numbers depend on these and the
                 seed, not on the batch.
@@ -132,6 +131,8 @@ class Attack(ABC):
         Raises:
             UsageError: If pixels are not in [0, 1], labels do not fit, or the model returns NaN or no logits.
         """
+        if y is None or threat is None or other or not callable(model):
+            raise UsageError(call_advice(self, model, y, threat, other))
         check_seed(seed)
         check_images(x)
         goal, threat = as_goal(y, self.goal_loss), as_threat(threat)
@@ -216,28 +217,6 @@ class NamedAttack:
             object.__setattr__(self, "loss", self.attack.goal_loss)
         if self.loss is kl_divergence and self.target is not None:
             raise UsageError("the KL divergence leads away from the clean prediction and has no target. Leave one out.")
-
-
-def _suggested_call(
-    name: str, known: list[str], foreign: list[str], settings: dict[str, object], *, holds_model: bool
-) -> str:
-    wrong = "an attack holds no model" if holds_model else f"{name} has no setting {foreign[0]!r}"
-    ours = {_OUR_NAMES.get(key, key): value for key, value in settings.items()}
-    kept = ", ".join(f"{key}={_as_text(value)}" for key, value in ours.items() if key in known)
-    eps = next((settings[key] for key in ("eps", "epsilon") if key in settings), None)
-    if advised := [key for key in foreign if key in _ADVICE]:
-        return f"{name} has no setting {advised[0]!r}. {_ADVICE[advised[0]].format(name=name)}"
-    if unknown := [key for key in foreign if key not in _ELSEWHERE and _OUR_NAMES.get(key) not in known]:
-        return f"{name} has no setting {unknown[0]!r}. {_settings(known)}"
-    return f'{wrong}. Write {name}({kept})(model, x, y, "{suggested_threat(settings.get("norm"), eps)}").'
-
-
-def _settings(known: list[str]) -> str:
-    return f"Its settings are {', '.join(known)}." if known else "It has none. Leave it out."
-
-
-def _as_text(value: object) -> str:
-    return pixel_text(value) if isinstance(value, float) else repr(value)
 
 
 def check_images(x: Tensor) -> None:

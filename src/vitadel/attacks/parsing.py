@@ -73,12 +73,12 @@ def parse_scaling(text: str) -> Scaling:
     Raises:
         UsageError: If there is no such scaling or setting, or a value that it cannot have.
     """
-    name, settings = split_name(text)
+    name = text.partition(":")[0]
     if name not in SCALINGS:
         if not name[:1].isdigit():
             raise unknown_name_error("scaling", name, SCALINGS)
-        return Scaling.manual(parse_number(text, "--scaling"))
-    return with_settings(SCALINGS[name](), settings, notation(name))
+        return Scaling.manual(parse_number(text, "scaling"))
+    return with_settings(SCALINGS[name](), split_name(text)[1], notation(name))
 
 
 def notation(owner: str) -> Notation:
@@ -87,10 +87,10 @@ def notation(owner: str) -> Notation:
 
 
 def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | None]:
-    name, settings = split_name(text)
+    name = text.partition(":")[0]
     if name not in ATTACKS:
         raise unknown_name_error("attack", name, ATTACKS)
-    kind = ATTACKS[name]
+    kind, settings = ATTACKS[name], split_name(text)[1]
     _refuse_version(name, settings)
     # AutoAttack has its own losses and targets
     about_goal = ("loss", "target") if goal_settings and not issubclass(kind, AutoAttack) else ()

@@ -53,3 +53,16 @@ class AttackResult:
     def columns(self) -> dict[str, Tensor]:
         """The columns `success`, `prediction` and `distance` of a table of results, each [B]."""
         return {"success": self.success, "prediction": self.prediction, "distance": self.distance}
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything except the images, as plain JSON values; `success`, `prediction` and `distance` are lists."""
+        return {
+            **{name: column.tolist() for name, column in self.columns().items()},
+            "forwards": self.forwards,
+            "backwards": self.backwards,
+            "seconds": self.seconds,
+            "zero_gradients": self.zero_gradients,
+            "flags": [
+                {"code": flag.code, "sentence": flag.sentence, "evidence": dict(flag.evidence)} for flag in self.flags
+            ],
+        }

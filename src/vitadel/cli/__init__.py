@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from vitadel import __version__
-from vitadel.cli import analyze, catalog, data, demo, evaluate, report, sweep, train
+from vitadel.cli import analyze, catalog, data, demo, evaluate, mistakes, report, sweep, train
 from vitadel.cli.help import Command, application
 from vitadel.core.distributed import set_launch_environment
 from vitadel.core.errors import Stopped, UsageError
@@ -83,9 +83,10 @@ def main() -> None:
         # typer's errors about the command line; typer may bundle its own copy of click, so the class is not compared
         if not hasattr(error, "format_message"):
             raise
-        if not error.format_message():  # no command was given; the help was printed
+        if type(error).__name__ == "NoArgsIsHelpError" or not error.format_message():  # no command was given
+            _print(error.format_message())
             sys.exit(2)
-        _fail(f"{error.format_message()} See `vitadel --help`.", 2)
+        _fail(mistakes.sentence(error, sys.argv[1:]), 2)
     if code == 130:
         _fail("stopped. Finished work is kept: the same command resumes.", 130)
     sys.exit(code if isinstance(code, int) else 0)
@@ -122,6 +123,13 @@ def _flush() -> None:
     except OSError:
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print(text: str) -> None:
+    """A text on standard output, as it is; nothing if the output is closed."""
+    with suppress(OSError):
+        sys.stdout.write(f"{text}\n" if text else "")
+    _flush()
 
 
 def _fail(message: str, code: int) -> None:

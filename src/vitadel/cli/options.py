@@ -26,14 +26,14 @@ def option(flag: str, heading: str, metavar: str | None, text: str, **settings: 
     return typer.Option(flag, help=text, metavar=metavar, rich_help_panel=heading, **settings)
 
 
-def _per_channel(
+def per_channel(
     context: typer.Context, parameter: typer.CallbackParam, text: str | None
 ) -> float | tuple[float, ...] | None:
-    """Parse --mean or --std: `0.5,0.5,0.5`, or `0.5` for all three channels."""
+    """Parse --mean or --std: `0.5,0.5,0.5` or `0.5+0.5+0.5`, or `0.5` for all three channels."""
     if text is None:
         return None
     flag = f"--{parameter.name}"
-    values = tuple(parse_number(part, flag) for part in text.split(","))
+    values = tuple(parse_number(part, flag) for part in text.replace("+", ",").split(","))
     if len(values) not in (1, 3):
         raise UsageError(
             f"{flag} needs one number, or three, one per channel, got {short_repr(text)}. Write {flag} 0.5,0.5,0.5."
@@ -68,12 +68,12 @@ MeanOption = Annotated[
         MODEL,
         "R,G,B",
         "Mean of pixels in [0, 1]: one number, or one per channel, comma-separated.",
-        callback=_per_channel,
+        callback=per_channel,
     ),
 ]
 StdOption = Annotated[
     str | None,
-    option("--std", MODEL, "R,G,B", "Standard deviation of pixels, given together with --mean.", callback=_per_channel),
+    option("--std", MODEL, "R,G,B", "Standard deviation of pixels, given together with --mean.", callback=per_channel),
 ]
 DataOption = Annotated[
     str,

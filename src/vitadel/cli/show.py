@@ -108,7 +108,7 @@ def _text(text: str) -> None:
     """Print paragraphs; within one, `Source: ...` and `- ...` start new lines."""
     for paragraph in text.split("\n\n") if text else []:
         line("")
-        for entry in re.split(r"\n(?=- |[A-Z]\w+: )", paragraph):
+        for entry in re.split(r"\n\s*(?=- |[A-Z]\w+: )", paragraph):
             line(_wrapped(" ".join(entry.split())))
 
 

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, short_reason
 
 if TYPE_CHECKING:
     import torch
 
 Agreed = TypeVar("Agreed")
+
+# processes that met wait this long for each other: the last one may have many more images
+_LONGEST_WAIT = timedelta(days=30)
 
 # what other launchers call torchrun's RANK, WORLD_SIZE and LOCAL_RANK. `srun` sets the first row; a batch script
 # outside of `srun` has the second row only, and is one process
@@ -39,16 +42,46 @@ class Ranks:
     world_size: int = 1
 
     @classmethod
-    def of_launch(cls) -> "Ranks":
-        """The rank that the launcher gave this process; a single process without a launcher."""
+    def of_launch(cls, *, patience: timedelta = timedelta(minutes=10)) -> "Ranks":
+        """The rank that the launcher gave this process; a single process without a launcher.
+
+        Args:
+            patience: How long the processes of a launch look for each other.
+
+        Raises:
+            UsageError: If they do not find each other, as with another `MASTER_PORT` in each of them.
+        """
         from torch import distributed
 
         set_launch_environment()
         ranks = cls(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
         if ranks.world_size > 1 and not distributed.is_initialized():
-            # the first process to arrive waits for the last one, which may have many more images
-            distributed.init_process_group("gloo", timeout=timedelta(days=30))
+            ranks._join(patience)
         return ranks
+
+    def _join(self, patience: timedelta) -> None:
+        """Connect to the other processes of the launch, which all start at about the same time."""
+        from torch import distributed
+        from torch.distributed.distributed_c10d import PrefixStore
+        from torch.distributed.rendezvous import rendezvous
+
+        try:
+            store, _, _ = next(rendezvous("env://", self.rank, self.world_size, timeout=patience))
+        except (distributed.DistError, ValueError) as error:
+            address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+            raise UsageError(
+                f"process {self.rank} of {self.world_size} did not meet the others at {address}:{port} within "
+                f"{patience.total_seconds():.0f} s ({short_reason(error)}). "
+                "Export MASTER_ADDR and MASTER_PORT (a free port), the same for all processes."
+            ) from error
+        store.set_timeout(_LONGEST_WAIT)
+        distributed.init_process_group(
+            "gloo",
+            store=PrefixStore("vitadel", store),
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=_LONGEST_WAIT,
+        )
 
     @classmethod
     def current(cls) -> "Ranks":
@@ -155,7 +188,11 @@ def _refuse_unknown_node() -> NoReturn:
 
 
 def _port(environment: Mapping[str, str]) -> int:
-    """A port that all processes of this launch compute, and that usually differs from that of any other launch."""
+    """A port that all processes of this launch compute, and that usually differs from that of any other launch.
+
+    A launcher that sets no number of its job, such as MPICH's, is recognized by its process. Of a process that a script
+    starts for every rank, that is the script, and the ranks do not meet: `MASTER_PORT` is needed then.
+    """
     names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID")
     launch = [environment[name] for name in names if name in environment] or [str(os.getppid())]
     return 20000 + zlib.crc32("/".join(launch).encode()) % 20000

@@ -47,7 +47,7 @@ def unknown_name_error(kind: str, got: str, known: Iterable[str], *, meant: str 
 def spelled(option: str, value: object = True) -> str:
     """An option as it is written in Python and on the command line: `threat="linf:8/255" (--threat linf:8/255)`."""
     flag = f"--{option.replace('_', '-')}" + ("" if value is True else f" {value}")
-    return f"{option}={value} ({flag})" if value is True else f'{option}="{value}" ({flag})'
+    return f"{option}={value} ({flag})" if isinstance(value, bool | int | float) else f'{option}="{value}" ({flag})'
 
 
 def short_reason(error: Exception) -> str:

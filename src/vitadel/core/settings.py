@@ -262,7 +262,22 @@ def _changed_field(kind: object, old: object, settings: Sequence[_Setting], nota
             value = _value(kind, setting, old, notation)
     if not inside or not settings[-1].rest:
         return value
-    return _changed(_default(kind) if value is None else value, inside, notation)
+    if value is None and (value := _default(kind)) is None and not _has_text(kind, notation):
+        path = inside[0].path
+        whole = path.removesuffix("." + ".".join(inside[0].rest))
+        raise UsageError(
+            f"{notation.prefix}{path}: {whole} is not set, and no text describes one. Give an object in Python."
+        )
+    return _changed(value, inside, notation)
+
+
+def _has_text(kind: Any, notation: Notation) -> bool:
+    """Whether a value of this type can be written as text."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(_has_text(one, notation) for one in inner if one is not type(None))
+    plain = isinstance(kind, type) and issubclass(kind, bool | int | float | str | Path | enum.Enum)
+    return kind in notation.readers or origin in (tuple, Literal) or plain
 
 
 def _default(kind: object) -> object:
@@ -283,7 +298,7 @@ def _changed_items(node: tuple[object, ...], settings: Sequence[_Setting], notat
             )
             raise UsageError(f"{notation.prefix}{setting.path}: {known}")
         if len(setting.rest) == 1:
-            raise _a_whole(type(node[int(setting.rest[0])]), setting, notation)
+            raise _a_whole(type(node[int(setting.rest[0])]), setting, node[int(setting.rest[0])], notation)
     below = {number: [setting.below() for setting in settings if setting.rest[0] == number] for number in numbers}
     return tuple(
         _changed(part, below[number], notation) if below[number] else part
@@ -331,7 +346,7 @@ def _read(kind: Any, text: str, setting: _Setting, old: object, notation: Notati
         if not text and notation.separator != ",":
             raise UsageError(f"{what} needs a word, got nothing. Leave the setting out for its default.")
         return kind(text)
-    raise _a_whole(kind if old is None else type(old), setting, notation)
+    raise _a_whole(kind if old is None else type(old), setting, old, notation)
 
 
 def _read_union(kinds: Sequence[object], text: str, setting: _Setting, old: object, notation: Notation) -> object:
@@ -351,7 +366,11 @@ def _read_tuple(
     kinds: Sequence[object], text: str, setting: _Setting, old: object, notation: Notation
 ) -> tuple[object, ...]:
     """Values with a separator between them; an empty text is the empty tuple, for tuples of any length."""
-    parts = text.split(notation.separator) if text else []
+    if text == "()":
+        text = ""
+    # lists of catalogs have + between, which every option takes; the one in 1e+5 is of a number
+    separator = notation.separator if notation.separator in text else "+"
+    parts = re.split(r"(?<![0-9][eE])\+" if separator == "+" else separator, text) if text else []
     if kinds[-1] is Ellipsis:
         kinds = [kinds[0]] * len(parts)
     if len(parts) != len(kinds):
@@ -390,6 +409,12 @@ def _option_value(setting: _Setting, notation: Notation) -> object:
     return value
 
 
-def _a_whole(kind: object, setting: _Setting, notation: Notation) -> UsageError:
+def _a_whole(kind: object, setting: _Setting, old: object, notation: Notation) -> UsageError:
+    """The error for a text in place of an object: no text describes it, but the values inside it may be set."""
     name = getattr(kind, "__name__", str(kind))
-    return UsageError(f"{notation.prefix}{setting.path} stands for a whole {name}. Set the values inside it instead.")
+    inside = [f"{setting.path}.{below}" for below in setting_names(old)]
+    instead = f"Set a value inside it, such as {inside[0]}, or give an object in Python." if inside else ""
+    return UsageError(
+        f"{notation.prefix}{setting.path} is a whole {name}, which no text describes, got {short_repr(setting.value)}. "
+        f"{instead or 'Give an object in Python.'}"
+    )

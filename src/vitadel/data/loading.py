@@ -18,7 +18,7 @@ from vitadel.data.spec import Kind, Spec, parse_spec, read_list
 from vitadel.data.split import Split
 
 # pictures that were in memory anyway are kept preprocessed up to this size; above it they are resized when read
-_KEPT = 256 * 2**20
+KEPT_IN_MEMORY = 256 * 2**20
 # their labels count among the 1000 classes of ImageNet, no matter which classes are chosen
 _PARTS = (Kind.IMAGENET_A, Kind.IMAGENET_R)
 
@@ -133,4 +133,6 @@ def _cut(split: Split, first: int | None) -> Split:
     if first is not None:
         split = split.take(torch.arange(min(first, len(split))))
     in_memory = isinstance(split.pixels, Arrays)
-    return split.load_into_memory() if in_memory and len(split) * split.pixels.bytes_per_image <= _KEPT else split
+    return (
+        split.load_into_memory() if in_memory and len(split) * split.pixels.bytes_per_image <= KEPT_IN_MEMORY else split
+    )

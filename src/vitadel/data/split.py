@@ -5,6 +5,7 @@ import operator
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import overload
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ _GIB = 2**30
 class Split(Dataset[tuple[Tensor, int]]):
     """Images in a fixed order: index i is the same image on every machine and in every run.
 
-    A split is a map-style data set for `torch.utils.data.DataLoader`: `split[i]` is an (image, label) pair.
+    A split is a map-style data set for `torch.utils.data.DataLoader`: `split[i]` is an (image, label) pair, and
+    `split[:5]` has five images and five labels, stacked.
 
     Args:
         name: `train`, `holdout` or `test`.
@@ -55,8 +57,21 @@ class Split(Dataset[tuple[Tensor, int]]):
         where = "in memory" if self.is_in_memory else "read when needed"
         return f"Split({self.name!r}: {len(self)} images of {height} x {width}, {classes} classes{skipped}; {where})"
 
-    def __getitem__(self, i: int) -> tuple[Tensor, int]:
-        """The image, float32 [3, H, W] in [0, 1], and its label; negative numbers count from the end."""
+    @overload
+    def __getitem__(self, i: int) -> tuple[Tensor, int]: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> tuple[Tensor, Tensor]: ...
+
+    def __getitem__(self, i: int | slice) -> tuple[Tensor, int | Tensor]:
+        """The image, float32 [3, H, W] in [0, 1], and its label; of a slice, those of all its images, stacked.
+
+        Negative numbers count from the end. `split[:5]` gives tensors [5, 3, H, W] and [5], as `TensorDataset` does;
+        `take` gives a split.
+        """
+        if isinstance(i, slice):
+            index = torch.tensor(range(len(self))[i], dtype=torch.int64)
+            return self.images(index), self.labels[index]
         i = operator.index(i)
         if not -len(self) <= i < len(self):
             raise IndexError(f"split {self.name!r} has {len(self)} images, got index {i}")

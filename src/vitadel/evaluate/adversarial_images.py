@@ -20,7 +20,7 @@ from vitadel.evaluate.context import Context, logits
 from vitadel.evaluate.images import Images
 from vitadel.evaluate.store import ResultStore, Row
 from vitadel.models import read_tensors, write_tensors
-from vitadel.runs.schema import WRONG_BEFORE, Gallery, ThreatRecord
+from vitadel.runs.schema import WRONG_BEFORE, Gallery
 
 # float16 has eleven bits: shortened by this factor first, a perturbation cannot become longer by rounding
 _SHORTER = 1 - 2**-10
@@ -129,7 +129,7 @@ def write_gallery(ctx: Context, rows: Mapping[str, Sequence[Any]], *, broken_bef
         adversarial=after[kept].permute(0, 2, 3, 1).contiguous().numpy(),
         classes=() if ctx.data is None else ctx.data.classes,
         eps=threat.eps,
-        norm=ThreatRecord.of(str(threat), threat.eps).norm,
+        norm=threat.name,
         **{name: [rows[name][index] for index in kept] for name in _SHOWN},
     ).write(folder / "gallery.npz")
 

@@ -10,7 +10,7 @@ from vitadel.core.errors import UsageError, short_repr, unknown_name_error
 from vitadel.core.files import slug
 from vitadel.core.numeric import check_ranges
 from vitadel.core.settings import split_name, with_settings
-from vitadel.evaluate.suites import SUITES, AttackSuite, Suite
+from vitadel.evaluate.suites import SUITES, AttackSuite, Suite, attacks_of
 from vitadel.runs.schema import FORMER_SUITE_NAMES
 
 # the name of a suite with a single attack
@@ -53,12 +53,17 @@ def _with_distinct_names(suites: list[Suite]) -> list[Suite]:
     times: Counter[str] = Counter()
     result = []
     for suite in suites:
-        if isinstance(suite, AttackSuite) and suite.name == SINGLE_ATTACK:
+        if suite.name == SINGLE_ATTACK and attacks_of(suite):
             name = slug(suite.about)
             times[name] += 1
-            suite = replace(suite, name=name if times[name] == 1 else f"{name}-{times[name]}")
+            suite = with_name(suite, name if times[name] == 1 else f"{name}-{times[name]}")
         result.append(suite)
     return result
+
+
+def with_name(suite: Suite, name: str) -> Suite:
+    """The suite of a single attack under another name."""
+    return replace(suite, name=name)  # type: ignore[type-var]
 
 
 def _no_suite(given: object) -> UsageError:
@@ -104,7 +109,7 @@ def _parse_suite(text: str) -> Suite:
         return _parse_suite(FORMER_SUITE_NAMES[name] + text.removeprefix(name))
     if name in SUITES:
         suite = SUITES[name]
-        if not isinstance(suite, AttackSuite):
+        if attacks_of(suite) is None:
             return with_settings(suite, split_name(text)[1], notation(name))
         if ":" in text:
             raise UsageError(f"the suite {name} runs attacks and has no settings, got {text!r}. Write {name}.")

@@ -22,7 +22,7 @@ _SUM_TOLERANCE = 4e-3
 _SAME = 1e-4
 # step sizes of finite differences (curvature limits the long ones, rounding the short ones), and the median relative
 # error above which a gradient is flagged, if it is exceeded at every step size
-_STEPS, _GRADIENT_ERROR = (0.02, 0.005, 0.00125), 0.5
+CHECKED_STEPS, _GRADIENT_ERROR = (0.02, 0.005, 0.00125), 0.5
 
 
 def sanity_flags(model: nn.Module, x: Tensor) -> tuple[Flag, ...]:
@@ -101,7 +101,7 @@ def _gradient_error(model: nn.Module, x: Tensor, grad: Tensor, top_B: Tensor) ->
         return 0.0, 0
     direction = grad / per_image(norm_B.clamp_min(1e-30), x)
     least = float("inf")
-    for step in _STEPS:
+    for step in CHECKED_STEPS:
         points = (x + step * direction, x - step * direction)
         ahead, behind = (_logits(model, point).gather(1, top_B).squeeze(1) for point in points)
         error_B = ((ahead - behind) / (2 * step) - norm_B).abs() / norm_B.clamp_min(1e-30)

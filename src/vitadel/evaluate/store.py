@@ -16,9 +16,9 @@ from vitadel.runs.tables import Columns, sorted_by_index
 Row = dict[str, Any]
 
 # the largest number of rows, and of seconds, between two writes
-_ROWS, _SECONDS = 4096, 20.0
+ROWS_AT_ONCE, SECONDS_BETWEEN_WRITES = 4096, 20.0
 # the same for rows that may contain images
-_LARGE_ROWS = 256
+LARGE_ROWS = 256
 
 
 class ResultStore(Protocol):
@@ -157,8 +157,8 @@ class TableWriter:
         """Add finished rows, as columns with `index` among them."""
         names = list(columns)
         self._buffer += [dict(zip(names, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        limit = _ROWS if self.before_write is None else min(_ROWS, _LARGE_ROWS)
-        if len(self._buffer) >= limit or time.monotonic() - self._last_write > _SECONDS:
+        limit = ROWS_AT_ONCE if self.before_write is None else min(ROWS_AT_ONCE, LARGE_ROWS)
+        if len(self._buffer) >= limit or time.monotonic() - self._last_write > SECONDS_BETWEEN_WRITES:
             self.flush()
 
     def flush(self) -> None:

@@ -67,20 +67,25 @@ def own_models() -> dict[str, str]:
 
 
 def timm_families() -> dict[str, str]:
-    """One name of timm per family that Vitadel supports, each with a description."""
+    """One name of timm per family that Vitadel supports, each with a description; timm is not imported for it."""
+    return {
+        "vit_small_patch16_224": "ViT; taps, other patch sizes",
+        "deit_small_patch16_224": "DeiT; taps, other patch sizes",
+        "cait_s24_224": "CaiT; taps, other patch sizes",
+        "xcit_small_12_p16_224": "XCiT; taps, other patch sizes",
+        "swin_tiny_patch4_window7_224": "Swin; taps, image and patch size",
+        "levit_128s": "LeViT; taps, image size",
+        "resnet50": "ResNet",
+        "resnetv2_50x1_bit": "ResNetV2 and BiT",
+        "...": "any other, at its own size and without taps inside; `vitadel models TEXT` lists those with TEXT",
+    }
+
+
+def timm_names(text: str) -> list[str]:
+    """The names of timm in which a text occurs."""
     import timm
 
-    return {
-        "vit_small_patch16_224": f"ViT, one of {len(timm.list_models('vit_*'))}; taps, other patch sizes",
-        "deit_small_patch16_224": f"DeiT, one of {len(timm.list_models('deit*'))}; taps, other patch sizes",
-        "cait_s24_224": f"CaiT, one of {len(timm.list_models('cait_*'))}; taps, other patch sizes",
-        "xcit_small_12_p16_224": f"XCiT, one of {len(timm.list_models('xcit_*'))}; taps, other patch sizes",
-        "swin_tiny_patch4_window7_224": f"Swin, one of {len(timm.list_models('swin_*'))}; taps, image and patch size",
-        "levit_128s": f"LeViT, one of {len(timm.list_models('levit_[0-9]*'))}; taps, image size",
-        "resnet50": f"ResNet, one of {len(timm.list_models('resnet*'))}",
-        "resnetv2_50x1_bit": f"ResNetV2 and BiT, one of {len(timm.list_models('resnetv2*'))}",
-        "...": f"any of timm's {len(timm.list_models())} names, at its own size and without taps inside",
-    }
+    return [name for name in timm.list_models() if text.lower() in name]
 
 
 def default_spec(name: str, options: Mapping[str, Option], num_classes: int | None = None) -> ModelSpec:
@@ -95,7 +100,7 @@ def default_spec(name: str, options: Mapping[str, Option], num_classes: int | No
     config = _timm_config(arch)
     classes = config.num_classes if num_classes is None else num_classes
     if num_classes is None and not classes:
-        raise UsageError(f"{name} has no number of classes. Write num_classes=N, or --num-classes N.")
+        raise UsageError(f"{name} has no number of classes. Write num_classes=N (--num-classes N).")
     normalization = Normalization(tuple(config.mean), tuple(config.std))
     return ModelSpec(name, classes, config.input_size[-1], None, normalization, dict(options))
 
@@ -110,7 +115,7 @@ def build_on_meta(spec: ModelSpec) -> nn.Module:
         net = build(spec, seed=0)
         check_grid(family_of(net), net, spec.image_size)
     size = sum(tensor.numel() * tensor.element_size() for tensor in (*net.parameters(), *net.buffers()))
-    if size > (most := _memory()):
+    if size > (most := machine_memory()):
         raise UsageError(
             f"{spec.name} with these sizes and options takes {size / 2**30:,.1f} GiB, and this machine has "
             f"{most / 2**30:,.1f}. Choose smaller ones."
@@ -171,7 +176,7 @@ def _construct(spec: ModelSpec) -> nn.Module:
     return net
 
 
-def _memory() -> float:
+def machine_memory() -> float:
     """The memory of this machine in bytes; infinite if unknown."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.errors import UsageError, spelled, unknown_name_error
 from vitadel.core.numeric import check_seed
 from vitadel.models import attention_scales
 from vitadel.models.adapters import BACKBONE_KEY, add_adapters, with_head
@@ -215,7 +215,7 @@ def _fitted(
         if other_classes and request.keep_head and fitted[key].ndim and (own := len(fitted[key])) != len(value):
             raise UsageError(
                 f"the head of {text} has {own} classes, not {len(value)}, and a new head would be untrained. "
-                f"Write --num-classes {own}."
+                f"Write {spelled('num_classes', own)}."
             )
         # old files lack the batch counter of BatchNorm, which evaluation never reads
         if (other_classes and "num_classes" in request.changes) or (

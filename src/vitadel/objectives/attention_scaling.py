@@ -79,14 +79,14 @@ class AttentionScaling(WrappedObjective):
         scope: What uses the factors.
         scaling: How they are searched: every batch of `batch_size` images gives a candidate, from `batches` random
             starts. The search uses no attack, so the settings of trial attacks have no effect.
-        batches: The number of updates of a search epoch used for the search; null for all.
+        batches: The number of updates of a search epoch used for the search; none for all.
     """
 
     inner: Objective
     period: Annotated[int, Range(ge=1, hint="It counts epochs.")] = 10
     scope: Scope = Scope.DEPLOYED
     scaling: Scaling = field(default_factory=lambda: replace(Scaling.paper(), batches=1, batch_size=64))
-    batches: Annotated[int, Range(ge=1, hint="Write null for all.")] | None = None
+    batches: Annotated[int, Range(ge=1, hint="Write none for all.")] | None = None
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -23,6 +23,9 @@ class MART(AdversarialObjective):
 
     :math:`p` are the probabilities of the clean image, :math:`p'` those of the adversarial example. With mixed labels
     the cross-entropy and :math:`p_y` take the soft targets, and the maximum excludes the most probable class.
+
+    Args:
+        beta: The weight of the divergence.
     """
 
     beta: NonNegative = 6.0

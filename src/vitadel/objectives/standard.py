@@ -11,7 +11,11 @@ from vitadel.objectives.base import Examples, LossOutput, Objective, Smoothing, 
 
 @dataclass(frozen=True, slots=True)
 class Standard(Objective):
-    """Cross-entropy on clean images, with label smoothing if wanted."""
+    """Cross-entropy on clean images, with label smoothing if wanted.
+
+    Args:
+        smoothing: The probability that label smoothing distributes over all classes.
+    """
 
     smoothing: Smoothing = 0.0
 

@@ -82,10 +82,10 @@ class Axis:
     def read(cls, text: str) -> "Axis":
         """Parse an axis such as `weight-decay=0.05,0.5` or `plan.optimizer.weight_decay=0.05,0.5`."""
         example = "path=value,value such as plan.epochs=10,20"
-        name, listed = split_assignment(text, "--axis", example)
+        name, listed = split_assignment(text, "the axis", example)
         labels = listed.split(",")
         if not all(labels):
-            raise UsageError(f"cannot read --axis {text!r}. Write {example}.")
+            raise UsageError(f"cannot read the axis {text!r}. Write {example}.")
         if "." not in name and name not in AXES and name not in {f.name for f in fields(Recipe)}:
             raise unknown_name_error("axis", name, AXES)
         return cls.of(name, labels)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitadel import data
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, spelled
 from vitadel.core.progress import ProgressCallback, silent
-from vitadel.evaluate import AttackSuite, Suite
+from vitadel.evaluate import Suite, SuiteWithRadii
 from vitadel.evaluate.context import threat_needed
 from vitadel.recipes.axes import Axis, Value
 from vitadel.recipes.columns import OWN_IMAGES, Column, TestImages
@@ -93,7 +93,9 @@ class Sweep:
 
     def __post_init__(self) -> None:
         if not self.axes:
-            raise UsageError("a sweep needs something to vary, got no axis. Write --axis path=value,value.")
+            raise UsageError(
+                "a sweep needs something to vary, got no axis. Write an axis such as plan.epochs=10,20 (--axis)."
+            )
         if twice := [name for name, times in Counter(axis.name for axis in self.axes).items() if times > 1]:
             raise UsageError(f"the axis {twice[0]!r} is given twice. Write all its values with commas, once.")
         for columns in self._all_columns():
@@ -166,7 +168,9 @@ class Sweep:
         own = next((value.recipe for value in values if value.recipe), None)
         base = own() if own else self.recipe
         if base is None:
-            raise UsageError("a sweep of models trains nothing, and one of its rows has no model. Write --model MODEL.")
+            raise UsageError(
+                "a sweep of models trains nothing, and one of its rows has no model. Name one (--model MODEL)."
+            )
         settings = [*self.settings, *(setting for value in values for setting in value.settings)]
         recipe = override(base, settings, notify=notify)
         for value in values:
@@ -193,7 +197,7 @@ class Sweep:
         usual = self.data or (one.trained.data if one.trained else "")
         images = TestImages.of(self.test_data, usual)
         if not images.usual and self.evaluates:
-            raise UsageError("the models are evaluated on test images, got none. Write --data DATA.")
+            raise UsageError(f"the models are evaluated on test images, got none. Write {spelled('data', 'DATA')}.")
         return images
 
     def refuse(self, combinations: Sequence[Combination]) -> None:
@@ -255,7 +259,7 @@ def _radii(columns: Sequence[Column], threat: Threat | None) -> list[Threat]:
     radii: list[Threat] = []
     for column in columns:
         suite, own = column.suite, parse_threat(column.threat) if column.threat else threat
-        if isinstance(suite, AttackSuite):
+        if isinstance(suite, SuiteWithRadii):
             radii += [radius for radius in suite.threats(own) if radius is not None]
         elif suite.needs_threat and own is not None:
             radii.append(own)

@@ -32,7 +32,7 @@ KINDS: Mapping[str, type[Objective]] = {
 WRAPPERS: Mapping[str, type[Objective]] = {"awp": AWP, "aas": AttentionScaling, "ard-prm": ARDPRM}
 
 
-def with_kind(recipe: Recipe, text: str, later: Sequence[tuple[str, object]] = ()) -> Recipe:
+def with_kind(recipe: Recipe, text: str, later: Sequence[tuple[str, object]] = (), *, prefix: str = "--set ") -> Recipe:
     """The recipe with another kind of objective.
 
     Settings that both kinds have, such as attack, threat, smoothing and warm-up of eps, are kept. If only the new
@@ -43,21 +43,23 @@ def with_kind(recipe: Recipe, text: str, later: Sequence[tuple[str, object]] = (
         recipe: The recipe.
         text: `KIND[:key=value,...]`.
         later: Settings that are applied afterwards, which may include the threat.
+        prefix: What an error puts before `objective=...`.
 
     Raises:
         UsageError: If there is no such kind or setting, or no threat for an attack.
     """
-    name, settings = split_name(text)
+    name = text.partition(":")[0]
+    if name not in KINDS and name not in WRAPPERS:
+        raise unknown_name_error("kind of objective", name, {**KINDS, **WRAPPERS})
+    settings = split_name(text)[1]
     if name in WRAPPERS:
         kind, values = WRAPPERS[name], {"inner": _inside(recipe.objective, WRAPPERS[name])}
-    elif name in KINDS:
-        kind = KINDS[name]
-        values = _common(recipe, kind, given=[*(key for key, _ in settings), *_below(later)], text=text)
     else:
-        raise unknown_name_error("kind of objective", name, {**KINDS, **WRAPPERS})
-    objective = with_settings(
-        kind(**values), settings, dataclasses.replace(notation(name), prefix=f"--set objective={name}:")
-    )
+        kind = KINDS[name]
+        given = [*(key for key, _ in settings), *_below(later)]
+        values = _common(recipe, kind, given=given, text=text, prefix=prefix)
+    written = dataclasses.replace(notation(name), prefix=f"{prefix}objective={name}:")
+    objective = with_settings(kind(**values), settings, written)
     # the sources of the former objective's values do not apply to this one
     kept = {path: source for path, source in recipe.sources.items() if not f"{path}.".startswith("objective.")}
     sources = {**kept, "objective": "changed by --set objective"}
@@ -74,7 +76,7 @@ def _inside(objective: Objective, kind: type[Objective]) -> Objective:
     return inner
 
 
-def _common(recipe: Recipe, kind: type[Objective], *, given: Sequence[str], text: str) -> dict[str, Any]:
+def _common(recipe: Recipe, kind: type[Objective], *, given: Sequence[str], text: str, prefix: str) -> dict[str, Any]:
     """The values of the former objective that the new kind has as well, and an attack if it needs one."""
     former: Any = recipe.objective
     while hasattr(former, "inner"):
@@ -86,7 +88,7 @@ def _common(recipe: Recipe, kind: type[Objective], *, given: Sequence[str], text
     values.setdefault("attack", PGD(steps=10, keep_best=False))
     if values.setdefault("threat", recipe.selection.threat) is None and "threat" not in given:
         raise UsageError(
-            f"objective={text} attacks, and {recipe.name} has no threat, got no threat. Write --set "
-            f"objective={text}{',' if ':' in text else ':'}threat=linf:8/255."
+            f"objective={text} attacks, and {recipe.name} has no threat, got no threat. Write "
+            f"{prefix}objective={text}{',' if ':' in text else ':'}threat=linf:8/255."
         )
     return values

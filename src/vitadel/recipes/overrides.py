@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 
 from vitadel.attacks.parsing import READERS
+from vitadel.core.errors import UsageError
+from vitadel.core.numeric import parse_int
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.core.settings import Notation, split_assignment, with_settings
 from vitadel.recipes.objective_kinds import with_kind
 from vitadel.recipes.recipe import Recipe
 
-_NOTATION = Notation(prefix="--set ", separator=",", readers=READERS)
+# on the command line, and in Python, where an error names the path alone
+_OPTION, _MAPPING = "--set ", ""
 _OBJECTIVE = "objective"
 _EPOCHS, _WARMUP = "plan.epochs", "plan.warmup_epochs"
 
@@ -25,7 +28,7 @@ def override(
     Args:
         recipe: The recipe.
         settings: `["plan.epochs=3"]` or `{"plan.epochs": 3}`. A value has the type that its field declares; threats and
-            attacks may be written as text, and `null` clears an optional setting.
+            attacks may be written as text, and `none` clears an optional setting.
         notify: Receives a message if the warm-up was shortened.
 
     Raises:
@@ -36,14 +39,16 @@ def override(
         3
     """
     if isinstance(settings, Mapping):
-        pairs = list(settings.items())
+        prefix, pairs = _MAPPING, list(settings.items())
     else:
+        prefix = _OPTION
         pairs = [split_assignment(one, "--set", "path=value, such as plan.epochs=3") for one in settings]
     others = [(path, value) for path, value in pairs if path != _OBJECTIVE or not isinstance(value, str)]
     for path, value in pairs:
         if path == _OBJECTIVE and isinstance(value, str):
-            recipe = with_kind(recipe, value, others)
-    return with_settings(recipe, [*_shortened_warmup(recipe, others, notify), *others], _NOTATION)
+            recipe = with_kind(recipe, value, others, prefix=prefix)
+    notation = Notation(prefix=prefix, separator=",", readers=READERS)
+    return with_settings(recipe, [*_shortened_warmup(recipe, others, notify), *others], notation)
 
 
 def _shortened_warmup(
@@ -53,8 +58,8 @@ def _shortened_warmup(
     if _EPOCHS not in values or _WARMUP in values:
         return []
     try:
-        epochs = int(str(values[_EPOCHS]))
-    except ValueError:  # `with_settings` raises the error
+        epochs = parse_int(str(values[_EPOCHS]), _EPOCHS)
+    except UsageError:  # `with_settings` raises the error
         return []
     if not 0 < epochs <= recipe.plan.warmup_epochs:
         return []

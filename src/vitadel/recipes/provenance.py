@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from vitadel.core.numeric import pixel_text
+from vitadel.core.settings import field_docs
 from vitadel.recipes.recipe import Recipe
 
 # describe the recipe and have no effect
@@ -25,6 +26,8 @@ class Leaf:
     Args:
         path: The path for `--set`.
         value: The value as `--set` takes it, or the name of the class.
+        text: The same as lists and pages of settings show it, with `+` between the values of a tuple.
+        about: The description of the setting; empty for an item of a tuple or a mapping.
         by_default: Whether it is the default of its class.
         source_path: The path that the source is given for: this path, that of an enclosing part, or "*".
         source: The source of the value.
@@ -32,6 +35,8 @@ class Leaf:
 
     path: str
     value: str
+    text: str
+    about: str
     by_default: bool
     source_path: str | None
     source: str | None
@@ -40,12 +45,20 @@ class Leaf:
 def leaves(recipe: Recipe) -> list[Leaf]:
     """All values of a recipe in the order of its fields; parts with a fixed class only if these have a source."""
     values = []
-    for path, text, by_default in _visit(recipe, ""):
+    for path, value, text, about, by_default in _visit(recipe, ""):
         source_path = _source_path(recipe.sources, path)
         if path in _PLAIN and source_path != path:
             continue
         values.append(
-            Leaf(path, text, by_default, source_path, None if source_path is None else recipe.sources[source_path])
+            Leaf(
+                path,
+                value,
+                text,
+                about,
+                by_default,
+                source_path,
+                None if source_path is None else recipe.sources[source_path],
+            )
         )
     return values
 
@@ -59,15 +72,19 @@ def _source_path(sources: Mapping[str, str], path: str) -> str | None:
     return "*" if "*" in sources else None
 
 
-def _visit(node: object, path: str) -> Iterator[tuple[str, str, bool]]:
+def _visit(node: object, path: str) -> Iterator[tuple[str, str, str, str, bool]]:
+    docs = field_docs(type(node)) if dataclasses.is_dataclass(node) else {}  # type: ignore[arg-type]
     for name, value, by_default in _parts(node):
         below = f"{path}.{name}".lstrip(".")
         nested = dataclasses.is_dataclass(value) or isinstance(value, Mapping) or _holds_parts(value)
         if not nested:
-            yield below, _text(value, pixels=name in _PIXELS), by_default
+            pixels, about = name in _PIXELS, docs.get(name, "")
+            shown = value_text(value, pixels=pixels, separator="+", unset="none")
+            yield below, value_text(value, pixels=pixels), shown, about, by_default
             continue
         if dataclasses.is_dataclass(value):
-            yield below, type(value).__name__, by_default or below in _PLAIN
+            kind = type(value).__name__
+            yield below, kind, kind, docs.get(name, ""), by_default or below in _PLAIN
         yield from _visit(value, below)
 
 
@@ -95,17 +112,25 @@ def _holds_parts(value: object) -> bool:
     return isinstance(value, tuple) and any(dataclasses.is_dataclass(part) for part in value)
 
 
-def _text(value: object, *, pixels: bool = False) -> str:
-    """The value as `--set` takes it, if possible; pixel values as fractions of 255, as in papers."""
+def value_text(value: object, *, pixels: bool = False, separator: str = ",", unset: str = "null") -> str:
+    """A value as `--set` takes it, where it can.
+
+    Args:
+        value: The value of a setting.
+        pixels: Write it as a fraction of 255, as papers do.
+        separator: What separates the values of a tuple; with `+`, an empty one is `()`.
+        unset: The text of None.
+    """
     if isinstance(value, bool) or value is None:
-        return "null" if value is None else str(value).lower()
+        return unset if value is None else str(value).lower()
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, float):
         of_255 = pixel_text(value) if pixels else ""
         return of_255 if of_255.endswith("/255") else _number(value)
     if isinstance(value, tuple):
-        return ",".join(_text(part, pixels=pixels) for part in value)
+        parts = (value_text(part, pixels=pixels, separator=separator, unset=unset) for part in value)
+        return separator.join(parts) or ("()" if separator == "+" else "")
     return str(getattr(value, "__name__", value))
 
 

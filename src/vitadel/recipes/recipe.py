@@ -32,7 +32,7 @@ class ModelChoice:
     Args:
         start: Architecture and weights: anything that `vitadel.load_model` takes.
         image_size: The side of its images.
-        patch_size: The side of its patches; with null that of the architecture.
+        patch_size: The side of its patches; with none that of the architecture.
         normalize: Which normalization it has.
         options: Options of its architecture.
         tuning: Adapters and heads added to it; they alone are trained, and the network itself is frozen.
@@ -88,7 +88,12 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticChoice:
-    """A folder made by `vitadel data convert`, and the share of every batch that comes from it."""
+    """A folder made by `vitadel data convert`, and the share of every batch that comes from it.
+
+    Args:
+        folder: The folder of the shards.
+        share: The share of synthetic images in every batch.
+    """
 
     folder: str = "data/synthetic"
     share: Annotated[float, Range(ge=0, le=1)] = 0.8

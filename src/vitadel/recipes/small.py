@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.errors import UsageError, spelled, unknown_name_error
 from vitadel.models import Option
 from vitadel.objectives import ARDPRM, AWP, AttentionScaling, Objective
 from vitadel.recipes.cifar10 import cifar10_vit_tiny_short
@@ -82,11 +82,12 @@ class SmallScale:
     def epochs(self, plain: Recipe, rows: Sequence[Recipe]) -> int:
         """The epochs of a table's recipe, so that all its rows take the hour together."""
         lengths = (one.plan.epochs / plain.plan.epochs for one in rows)
-        costs = (self._cost(one) * one.objective.passes for one in rows)
+        costs = (self.cost(one) * one.objective.passes for one in rows)
         whole = sum(length * cost for length, cost in zip(lengths, costs, strict=True))
         return max(1, min(self.longest, int(self.passes / whole)))
 
-    def _cost(self, recipe: Recipe) -> float:
+    def cost(self, recipe: Recipe) -> float:
+        """The time of a pass through the recipe's model at this scale, relative to that of ViT-Tiny/4."""
         return 1.0 if recipe.model.tuning is not None else self._architecture(recipe).cost
 
     def starting_recipe(self, recipe: Recipe) -> Recipe | None:
@@ -114,7 +115,7 @@ class SmallScale:
             model=self._model(recipe),
             data=self.data,
             preprocess=f"squash:{self.image_size}",
-            objective=_shortened(recipe.objective, ratio) if self.on_gpu else recipe.objective,
+            objective=shortened_objective(recipe.objective, ratio) if self.on_gpu else recipe.objective,
             plan=self._plan(recipe, length, ratio),
             synthetic=recipe.synthetic if synthetic else None,
             selection=replace(recipe.selection, images=min(recipe.selection.images, self.test_images or 64)),
@@ -168,7 +169,9 @@ class SmallScale:
         name = found["name"] if found else start.rpartition("/")[2]  # runs are called as the recipes of this project
         chosen = next((one for one in self.architectures if name.startswith(one.prefix)), None)
         if chosen is None:
-            raise UsageError(f"--small knows no small model for {start!r} of {recipe.name}. Train it without --small.")
+            raise UsageError(
+                f"{spelled('small')} knows no small model for {start!r} of {recipe.name}. Train it without."
+            )
         return chosen
 
     def _plan(self, recipe: Recipe, epochs: int, ratio: float) -> TrainingConfig:
@@ -204,7 +207,7 @@ class SmallScale:
         )
 
 
-def _shortened(objective: Objective, ratio: float) -> Objective:
+def shortened_objective(objective: Objective, ratio: float) -> Objective:
     """What an objective counts in epochs, in proportion to the length of the training."""
     changed: dict[str, Any] = {}
     if isinstance(objective, AttentionScaling):
@@ -216,7 +219,7 @@ def _shortened(objective: Objective, ratio: float) -> Objective:
         changed = {"warmup_epochs": objective.warmup_epochs * ratio}
     inner = getattr(objective, "inner", None)
     if inner is not None:
-        changed["inner"] = _shortened(inner, ratio)
+        changed["inner"] = shortened_objective(inner, ratio)
     return replace(objective, **changed) if changed else objective  # type: ignore[type-var]
 
 
@@ -230,7 +233,7 @@ def small_scale(data: str | None, recipe: Recipe) -> SmallScale:
     spec = data or usual
     kind = re.split(r"[:@[]", spec, maxsplit=1)[0]
     if kind not in _SCALES:
-        raise unknown_name_error("data set of --small", kind, _SCALES)
+        raise unknown_name_error(f"data set of {spelled('small')}", kind, _SCALES)
     return replace(_SCALES[kind], data=spec)
 
 

@@ -223,7 +223,7 @@ def _study(
 def _hours(sweep: Sweep, one: Combination, folder: Path) -> list[ColumnRecord]:
     """The GPU hours of the training, if it ran on GPUs and the paper reports them."""
     published, run = sweep.printed(one), Run.open(folder)
-    if published is None or GPU_HOURS not in published.others or not _on_gpu(run):
+    if published is None or GPU_HOURS not in published.others or not ran_on_gpu(run):
         return []
     spent = [entry.values.get("device_hours") for entry in run.read_log("step")]
     known = [hours for hours in spent if isinstance(hours, float)]
@@ -233,7 +233,8 @@ def _hours(sweep: Sweep, one: Combination, folder: Path) -> list[ColumnRecord]:
     return [_column(Column(GPU_HOURS, _CLEAN), measure, "", published)]
 
 
-def _on_gpu(run: Run) -> bool:
+def ran_on_gpu(run: Run) -> bool:
+    """Whether a run was computed on a GPU."""
     return not (run.manifest.device or "cpu").startswith("cpu")
 
 

@@ -58,7 +58,7 @@ def inside_threat(evaluation: EvaluatedSuite) -> Check:
     known = [distance for distance in distances if distance is not None and math.isfinite(distance)]
     if not known or len(known) < len(distances):
         return _not_measured(title, "no image was broken" if rows.distance and not distances else "no distances")
-    largest, allowed = (eps_text(threat.norm, eps, digits=6) for eps in (max(known), threat.eps))
+    largest, allowed = (eps_text(threat.unit, eps, digits=6) for eps in (max(known), threat.eps))
     evidence = f"{len(known)} broken, largest {largest}, eps {allowed}"
     return _judged(title, max(known) <= threat.eps * (1 + _TOLERANCE) + 1e-7, evidence)
 
@@ -100,10 +100,10 @@ def falls_to_zero(curve: Curve) -> Check:
     """Whether accuracy drops to zero at the largest eps; if not, the attack is too weak."""
     title = "falls to zero at the largest eps"
     eps, last = curve.points[-1]
-    evidence = f"{last.percent}% left at {eps_text(curve.norm, eps)}"
+    evidence = f"{last.percent}% left at {eps_text(curve.unit, eps)}"
     if last.accuracy <= NEAR_ZERO:
         return Check(title, State.PASS, evidence)
-    if curve.norm == "linf" and eps >= LARGEST_MEANINGFUL_EPS:
+    if curve.unit and eps >= LARGEST_MEANINGFUL_EPS:
         return Check(title, State.FAIL, f"{evidence}, where every image can be made plain gray")
     return _not_measured(title, f"{evidence}, and no larger eps was tried")
 
@@ -118,7 +118,7 @@ def never_rises(curve: Curve) -> Check:
     if rise <= 0:
         return Check(title, State.PASS, f"{len(curve.points)} points, none above the one before")
     return _judged(
-        title, rise <= SAME_ATTACK_TOLERANCE, f"rises by {100 * rise:.1f} points at {eps_text(curve.norm, eps)}"
+        title, rise <= SAME_ATTACK_TOLERANCE, f"rises by {100 * rise:.1f} points at {eps_text(curve.unit, eps)}"
     )
 
 

@@ -235,13 +235,15 @@ def _runs(
 
 def _evaluation(anchor: str, evaluation: EvaluatedSuite, row: summary.SummaryRow, galleries: int) -> EvaluationView:
     gallery = evaluation.gallery if _has_images(evaluation.gallery) else None
+    threat = evaluation.record.threat
+    unit = threat.unit if threat and gallery and threat.norm == gallery.norm else ""
     return EvaluationView(
         anchor=anchor,
         evaluation=evaluation,
         row=row,
         checks=check_evaluation(evaluation),
         bar=_bar(evaluation),
-        cards=cards(gallery, galleries=galleries) if gallery else (),
+        cards=cards(gallery, unit=unit, galleries=galleries) if gallery else (),
         pixelated=pixelated(gallery) if gallery else False,
     )
 

@@ -144,6 +144,7 @@ class Curve:
     norm: str
     suite: str
     points: tuple[tuple[float, Accuracy], ...]
+    unit: str = ""
 
     @property
     def has_several_radii(self) -> bool:
@@ -195,12 +196,12 @@ class RunRecord:
     @property
     def curves(self) -> tuple[Curve, ...]:
         """The attacks in order of eps, one curve per suite and norm; of several with one eps the lowest accuracy."""
-        suites: dict[tuple[str, str], dict[float, tuple[Accuracy, Accuracy]]] = {}
+        suites: dict[tuple[str, str, str], dict[float, tuple[Accuracy, Accuracy]]] = {}
         for one in self.attacks:
             threat, robust = one.record.threat, one.record.robust
             if threat is None or threat.eps is None or robust is None:
                 continue
-            points = suites.setdefault((one.record.suite, threat.norm), {})
+            points = suites.setdefault((one.record.suite, threat.norm, threat.unit), {})
             if threat.eps not in points or robust.accuracy < points[threat.eps][1].accuracy:
                 points[threat.eps] = one.clean, robust
         return tuple(
@@ -209,8 +210,9 @@ class RunRecord:
                 norm,
                 suite,
                 ((0.0, points[min(points)][0]), *((eps, points[eps][1]) for eps in sorted(points))),
+                unit,
             )
-            for (suite, norm), points in suites.items()
+            for (suite, norm, unit), points in suites.items()
         )
 
 

@@ -75,9 +75,15 @@ def signed(difference: float, *, is_share: bool) -> str:
     return text if float(text) == 0 else ("+" if difference > 0 else _MINUS) + text
 
 
-def eps_text(norm: str, eps: float, digits: int = 3) -> str:
-    """A radius as in papers: n/255 for Linf, a decimal for other norms."""
-    return f"{255 * eps:.{digits}g}/255" if norm == "linf" else f"{eps:.{digits}g}"
+def eps_text(unit: str, eps: float, digits: int = 3) -> str:
+    """A radius as in papers: n/255 in the unit 1/255, a decimal without a unit."""
+    number = f"{eps * unit_factor(unit):.{digits}g}"
+    return f"{number}/{unit.partition('/')[2]}" if unit else number
+
+
+def unit_factor(unit: str) -> int:
+    """How many of a unit such as 1/255 make 1; 1 without a unit."""
+    return int(unit.partition("/")[2]) if unit else 1
 
 
 def p_text(p: float) -> str:

@@ -7,7 +7,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ _PACKAGES = ("torch", "torchvision", "timm", "accelerate", "safetensors", "numpy
 
 
 REMEDY = "Restore it from a copy, or choose a new --run."
+# kinds of runs as earlier versions wrote them
+_FORMER_KINDS = {"analyse": "analyze"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class ManifestRecord:
         for name, known in record.hashes.items():
             if name in record.parts and known != fingerprint(record.parts[name]):
                 raise UsageError(f"{path} is damaged or was edited: its {name} does not match the hash in it. {REMEDY}")
-        return record
+        return replace(record, kind=_FORMER_KINDS.get(record.kind, record.kind))
 
 
 def describe(value: object) -> object:

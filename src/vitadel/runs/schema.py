@@ -47,6 +47,8 @@ FORMER_STUDY_NAMES = {
 }
 # a convention as earlier versions wrote it
 _FORMER_SOURCES = {"made here": "computed by vitadel"}
+# units of radii, which records of earlier versions do not have
+_FORMER_UNITS = {"linf": "1/255"}
 # flags as earlier versions named them
 FORMER_FLAG_CODES = {"search-fell-back": "search-fallback", "robust-fell": "robust-accuracy-drop"}
 # kinds of measures that are shares, lie in [0, 1] and are read in percent
@@ -63,16 +65,22 @@ class ThreatRecord:
         norm: `linf`, `l2`, `l1`.
         eps: The radius in pixel values of [0, 1]; None if the threat has no single radius.
         text: As on the command line, such as `linf:8/255`.
+        unit: The unit that a radius is shown in: `1/255` if it bounds every pixel value, else empty.
     """
 
     norm: str
     eps: float | None
     text: str
+    unit: str = field(default="", metadata={"omit": True})
+
+    def __post_init__(self) -> None:
+        if not self.unit and self.norm in _FORMER_UNITS:
+            object.__setattr__(self, "unit", _FORMER_UNITS[self.norm])
 
     @classmethod
-    def of(cls, text: str, eps: float | None) -> "ThreatRecord":
+    def of(cls, text: str, eps: float | None, unit: str = "") -> "ThreatRecord":
         """The record of a threat from its text, such as `str` gives."""
-        return cls(text.partition(":")[0], eps, text)
+        return cls(text.partition(":")[0], eps, text, unit)
 
 
 @dataclass(frozen=True, slots=True)

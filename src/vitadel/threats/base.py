@@ -30,6 +30,8 @@ class Threat(ABC):
     name: ClassVar[str]
     # a usual radius in this norm, as an example in errors
     usual_eps: ClassVar[str] = "8/255"
+    # the unit that reports show a radius in: 1/255 if it bounds every pixel value, else empty
+    eps_unit: ClassVar[str] = ""
     # no image needs an eps beyond this one
     largest_eps: ClassVar[float] = math.inf
     # whether single steps should change few values: APGD and AutoAttack then follow Croce & Hein 2021

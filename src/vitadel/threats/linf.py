@@ -25,6 +25,7 @@ class Linf(Threat):
     """
 
     name: ClassVar[str] = "linf"
+    eps_unit: ClassVar[str] = "1/255"
     largest_eps: ClassVar[float] = 1.0
 
     eps: Annotated[float, Range(gt=0, le=1, hint="Pixels lie in [0, 1]: write 8/255, not 8.")]

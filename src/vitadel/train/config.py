@@ -18,7 +18,7 @@ from vitadel.train.input.mixing import Mixing
 from vitadel.train.input.pil_augment import PILAugment, Workers
 from vitadel.train.optim import OptimizerChoice
 
-PositiveOrNull = Annotated[float, Range(gt=0, hint="Write null for none.")]
+PositiveOrNull = Annotated[float, Range(gt=0, hint="Write none to leave it unset.")]
 
 # the stream of updates of the seed of a run, and streams of the seed of one update
 _UPDATES, _AUGMENT, _MIX = 2, 1, 2

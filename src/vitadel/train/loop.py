@@ -273,14 +273,15 @@ class Trainer:
     def _loss_and_backward(self, objective: Objective, examples: Examples, share: float) -> Mapping[str, Tensor]:
         """Add the gradients of this share of the loss to the weights; returns the loss and its logs."""
         if not self.captures_loss:
-            return self._backward(objective, share, examples)
+            return self.backward(objective, share, examples)
         if objective.phase not in self.graphed_losses:  # `grad_accum_steps` is 1 then, and so is `share`
             self.graphed_losses[objective.phase] = GraphedBackward(
-                self.model, lambda x, y, x_adv: self._backward(objective, 1.0, Examples(x, y, x_adv))
+                self.model, lambda x, y, x_adv: self.backward(objective, 1.0, Examples(x, y, x_adv))
             )
         return self.graphed_losses[objective.phase](examples.x, examples.y, examples.x_adv)
 
-    def _backward(self, objective: Objective, share: float, examples: Examples) -> Mapping[str, Tensor]:
+    def backward(self, objective: Objective, share: float, examples: Examples) -> Mapping[str, Tensor]:
+        """Add the gradients of `share` of the loss, and undo what the examples changed, also after an error."""
         with self.accelerator.autocast():
             output = objective.loss(self.wrapped, examples)
         try:

@@ -64,7 +64,15 @@ class AdamW:
 
 @dataclass(frozen=True, slots=True)
 class Lion:
-    """The sign of an interpolated momentum (Chen et al. 2023, arXiv:2302.06675); settings as in `AdamW`."""
+    """The sign of an interpolated momentum (Chen et al. 2023, arXiv:2302.06675); settings as in `AdamW`.
+
+    Args:
+        lr: The peak learning rate.
+        weight_decay: The weight decay.
+        betas: The weights of the momentum in a step, and in its running mean.
+        decay: Which weights are decayed.
+        exempt: Patterns of the names of weights that are not decayed, such as `*.temperature`.
+    """
 
     lr: Positive
     weight_decay: NonNegative = 0.5
@@ -81,7 +89,16 @@ class Lion:
 
 @dataclass(frozen=True, slots=True)
 class SGD:
-    """Stochastic gradient descent with momentum; `decay` and `exempt` as in `AdamW`."""
+    """Stochastic gradient descent with momentum; `decay` and `exempt` as in `AdamW`.
+
+    Args:
+        lr: The peak learning rate.
+        weight_decay: The weight decay.
+        momentum: The decay of the running sum of gradients.
+        nesterov: Whether the gradient is added to the momentum before the step (Nesterov).
+        decay: Which weights are decayed.
+        exempt: Patterns of the names of weights that are not decayed, such as `*.temperature`.
+    """
 
     lr: Positive
     weight_decay: NonNegative = 5e-4

@@ -52,7 +52,7 @@ def test_moments_give_the_coefficients_for_any_batches(per: Grouping, cuts: list
 def test_chunk_size_does_not_change_results(monkeypatch: pytest.MonkeyPatch) -> None:
     values = outputs()
     whole = Moments.of(values, Grouping.TOKEN).correlation()
-    monkeypatch.setitem(similarity._AT_ONCE, "cpu", 1)
+    monkeypatch.setitem(similarity.VALUES_AT_ONCE, "cpu", 1)
     torch.testing.assert_close(Moments.of(values, Grouping.TOKEN).correlation(), whole, atol=1e-13, rtol=0)
 
 
@@ -155,7 +155,7 @@ def test_gram_matrices_are_summed_in_double_precision(monkeypatch: pytest.Monkey
     centered = x - x.mean(0)
     exact = centered @ centered.T
     torch.testing.assert_close(gram(x), exact, rtol=1e-12, atol=1e-6)
-    monkeypatch.setattr(similarity, "_COLUMNS", 64)
+    monkeypatch.setattr(similarity, "GRAM_COLUMNS", 64)
     torch.testing.assert_close(gram(x), exact, rtol=1e-12, atol=1e-6)
     single = gram((centered + 10).float())
     assert single.dtype == torch.float64

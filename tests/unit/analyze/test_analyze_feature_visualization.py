@@ -11,7 +11,7 @@ from study_models import hooks, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import FeatureVisualization, study
-from vitadel.analyze.feature_visualization import Coordinate, Norm, Start
+from vitadel.analyze.feature_visualization import Coordinate, Start
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, wrap
 from vitadel.models.wide_resnet import WideResNet
@@ -102,10 +102,10 @@ def test_both_starts_match_the_paper(model: Model) -> None:
 
 
 def test_the_radius_is_respected(model: Model, x: Tensor) -> None:
-    for norm, eps in ((Norm.LINF, 0.1), (Norm.L2, 0.5)):
+    for norm, eps in (("linf", 0.1), ("l2", 0.5)):
         settings = FeatureVisualization(classes=(2,), starts=(Start.IMAGES,), images=1, norm=norm, eps=eps, steps=20)
         moved = torch.from_numpy(drawn(studied(model, x, settings), 0, 0).copy()).permute(2, 0, 1) / 255 - x[0]
-        size = float(moved.abs().max() if norm is Norm.LINF else moved.norm())
+        size = float(moved.abs().max() if norm == "linf" else moved.norm())
         assert size == pytest.approx(eps, abs=0.03)
     noisy = FeatureVisualization(classes=(2,), starts=(Start.CODE, Start.TEXT), eps=0.2, steps=1, step_size=1e-9)
     result = studied(model, x, noisy)

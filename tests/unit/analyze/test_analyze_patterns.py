@@ -30,7 +30,7 @@ def test_the_power_of_a_sinusoid_is_in_its_ring(down: int, across: int) -> None:
     ring = round(math.hypot(down, across))
     assert int(result.argmax()) + 1 == ring
     assert float(spectrum.frequencies(24, 24)[ring - 1]) == pytest.approx(ring / 24)
-    rings = spectrum._rings(24, 24)
+    rings = spectrum.rings(24, 24)
     members, all_ = int((rings == ring).sum()), int((rings > 0).sum())
     # the ring's mean over the mean of all: everything is in so many of so many
     assert float(result[ring - 1]) == pytest.approx(all_ / members)

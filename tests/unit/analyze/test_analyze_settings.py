@@ -10,7 +10,7 @@ from vitadel.analyze import STUDIES, Convergence, FeatureVisualization, Perturba
 from vitadel.analyze import study as run
 from vitadel.analyze.attacked_images import Sign, Stretch
 from vitadel.analyze.base import Study
-from vitadel.analyze.feature_visualization import Norm, Start
+from vitadel.analyze.feature_visualization import Start
 from vitadel.analyze.saliency_maps import Method
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
@@ -32,7 +32,7 @@ from vitadel.runs.schema import FORMER_STUDY_NAMES, StudyRecord
         ),
         (
             "feature-visualization:coordinates=3+5,starts=text+images,norm=l2,eps=30",
-            FeatureVisualization(coordinates=(3, 5), starts=(Start.TEXT, Start.IMAGES), norm=Norm.L2, eps=30.0),
+            FeatureVisualization(coordinates=(3, 5), starts=(Start.TEXT, Start.IMAGES), norm="l2", eps=30.0),
         ),
         (
             "saliency:methods=eigencam+rollout,center=true,layer=blocks.3.out",

@@ -20,7 +20,7 @@ from vitadel.api.sweep import as_sweep
 from vitadel.core.errors import UsageError
 from vitadel.evaluate import NamedAttack
 from vitadel.evaluate.parsing import as_suites
-from vitadel.recipes.provenance import _text
+from vitadel.recipes.provenance import value_text
 
 # called in ways that a type checker refuses, as users without one do
 api: Any = vd
@@ -174,7 +174,7 @@ def test_recipes_print_pixels_as_fractions_of_255() -> None:
     recipe = vd.recipes.RECIPES["digits-adversarial"]()
     values = {leaf.path: leaf.value for leaf in vd.recipes.leaves(recipe)}
     assert (values["objective.threat.eps"], values["objective.attack.step_size"]) == ("24/255", "12/255")
-    assert _text(1 / 3) == "1/3"
+    assert value_text(1 / 3) == "1/3"
 
 
 @pytest.mark.parametrize(
@@ -268,6 +268,33 @@ def test_a_study_can_leave_out_unreadable_images_too(tmp_path: Path) -> None:
     vd.analyze(model, data, "lesion:draws=0", run=run, skip_unreadable=True, progress=False)
     skipped = json.loads((run / "manifest.json").read_text())["parts"]["skipped"]
     assert skipped == ["test/b/broken.png: cannot be read"]
+
+
+def test_data_may_be_given_as_a_path(net: nn.Module, tmp_path: Path) -> None:
+    assert vd.load_data(Path("digits")).spec == "digits"
+    data = Path("digits[:8]")
+    assert vd.robustness(net, data, suite="clean", progress=False).record.n == 8
+    result = vd.evaluate(net, data, "clean", run=tmp_path / "run", progress=False)
+    assert result.records[0].n == 8
+    study = vd.analyze(_small_vit(), data, "lesion:draws=1", run=tmp_path / "study", progress=False)
+    assert study.record.study == "lesion"
+
+
+def _small_vit() -> nn.Module:
+    return vd.load_model("timm:test_vit", num_classes=10, image_size=8, patch_size=2)
+
+
+def test_the_order_of_the_command_line_is_refused_with_the_line_to_write(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert message(lambda: api.analyze("lesion", _small_vit(), "digits[:8]", run=run)) == (
+        "analyze takes the model, the data and then the study, got the study 'lesion' first. "
+        'Write vd.analyze(model, "digits[:8]", "lesion", run="DIR").'
+    )
+    assert 'Write vd.analyze("runs/a", "digits", "lesion:draws=3", run="DIR").' in message(
+        lambda: vd.analyze("lesion:draws=3", "runs/a", "digits", run=run)
+    )
+    assert "unknown study 'digits['" in message(lambda: vd.analyze("runs/a", "digits", "digits[:8]", run=run))
+    assert not run.exists()
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 import vitadel as vd
-from vitadel.api.evaluate import _identifying_threat
 from vitadel.api.sweep import as_sweep
 from vitadel.core.errors import UsageError
+from vitadel.core.files import read_json, write_json
 from vitadel.evaluate.parsing import as_suites
-from vitadel.runs import Run
+from vitadel.recipes.overrides import override
+from vitadel.runs import Run, describe
+from vitadel.runs.manifest import fingerprint
 from vitadel.threats import Linf
 
 # called in ways that a type checker refuses, as users without one do
@@ -107,16 +109,17 @@ def test_a_threat_identifies_a_run_only_if_something_attacks(net: nn.Module, tmp
         threat_of("fgsm", "l2:0.25")
 
 
-def test_a_run_of_an_earlier_version_that_recorded_a_threat_resumes(tmp_path: Path) -> None:
+def test_a_run_of_an_earlier_version_that_recorded_a_threat_resumes(net: nn.Module, tmp_path: Path) -> None:
     """Its threat is part of what it is; without it, the folder would belong to another run."""
-    parts = {"suite": as_suites("clean"), "threat": Linf(0.5), "seed": 0}
-    run = Run.claim(tmp_path / "run", "evaluate", parts, device="cpu")
-    recorded = _identifying_threat(as_suites("clean"), Linf(0.25), run.folder)
-    assert recorded == run.manifest.parts["threat"]
-    folder = run.folder
-    del run  # and with it its lock
-    assert Run.claim(folder, "evaluate", {**parts, "threat": recorded}, device="cpu").resumed
-    assert _identifying_threat(as_suites("clean"), Linf(0.25), tmp_path / "new") is None
+    run, path = tmp_path / "run", tmp_path / "run" / "manifest.json"
+    first = vd.evaluate(net, "digits[:2]", "clean", run=run, progress=False)
+    manifest: dict[str, Any] = read_json(path)
+    manifest["parts"]["threat"] = describe(Linf(0.5))
+    manifest["hashes"]["threat"] = fingerprint(Linf(0.5))
+    write_json(path, manifest)
+    again = vd.evaluate(net, "digits[:2]", "clean", run=run, threat="linf:1/4", progress=False)
+    assert again.to_dict() == first.to_dict()
+    assert Run.open(run).manifest.parts["threat"] == describe(Linf(0.5))
 
 
 def test_training_takes_data_as_text(tmp_path: Path) -> None:
@@ -146,9 +149,6 @@ def test_training_names_the_line_for_settings_of_the_recipe(given: dict[str, obj
 
 
 def test_the_lines_that_training_names_can_be_written() -> None:
-    from vitadel.api.train import _ELSEWHERE
-    from vitadel.recipes.overrides import override
-
     recipe = vd.recipes.RECIPES["digits-adversarial"]()
     values: dict[str, object] = {
         "lr": 0.1,
@@ -158,11 +158,11 @@ def test_the_lines_that_training_names_can_be_written() -> None:
         "model": "",
         "image_size": 16,
         "img_size": 16,
+        **dict.fromkeys(("seed", "epochs", "batch_size", "bs", "num_workers", "patch_size", "eps"), 8),
     }
-    lines = [text.format(value=values.get(name, 8)) for name, text in _ELSEWHERE.items()]
-    settings = [ast.literal_eval(line.removeprefix("overrides=")) for line in lines if line.startswith("overrides={")]
-    assert len(settings) > 10
-    for setting in settings:
+    for name, value in values.items():
+        text = message(lambda name=name, value=value: api.train("digits-adversarial", "run", **{name: value}))
+        setting = ast.literal_eval(text.partition("Write overrides=")[2].removesuffix("."))
         assert override(recipe, setting) != recipe or "objective.threat" in setting
 
 

@@ -1,5 +1,7 @@
 """How users call attacks: labels or goals, texts or threats, and the calls of other libraries."""
 
+import json
+import re
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,9 @@ from vitadel.goals import Targeted, Untargeted
 from vitadel.losses import margin
 from vitadel.objectives import Adversarial
 from vitadel.threats import Linf
+
+# called in ways that a type checker refuses, as users without one do
+api: Any = vd
 
 
 @pytest.fixture
@@ -101,6 +106,90 @@ def test_calls_of_other_libraries_name_the_line_to_write(
     with pytest.raises(UsageError) as raised:
         kind(*([net] if with_model else []), **settings)
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "line"),
+    [
+        (PGD, (4 / 255, 1 / 255, 7), 'PGD(step_size=1/255, steps=7)(model, x, y, "linf:4/255")'),
+        (FGSM, (2 / 255,), 'FGSM()(model, x, y, "linf:2/255")'),
+        (APGD, ("L2", 0.5, 7, 2), 'APGD(steps=7, restarts=2)(model, x, y, "l2:0.5")'),
+        (vd.attacks.AutoAttack, ("L2", 0.5, "rand"), "AutoAttack(version='rand')(model, x, y, \"l2:0.5\")"),
+    ],
+)
+def test_positional_arguments_of_other_libraries_are_in_the_line_to_write(
+    kind: Any, args: tuple[object, ...], line: str, net: nn.Module
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        kind(net, *args)
+    assert str(raised.value) == f"an attack holds no model. Write {line}."
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda net, x, y: PGD()(x, y), 'PGD()(model, x, y, "linf:8/255")'),
+        (lambda net, x, y: PGD(steps=3)(net, x, y), 'PGD(steps=3)(model, x, y, "linf:8/255")'),
+        (lambda net, x, y: PGD()(net, x), 'PGD()(model, x, y, "linf:8/255")'),
+        (lambda net, x, y: PGD()(net, x, y, eps=4 / 255), 'PGD()(model, x, y, "linf:4/255")'),
+        (lambda net, x, y: PGD()(net, x, y, epsilons=[0.5], norm="L2"), 'PGD()(model, x, y, "l2:0.5")'),
+        (lambda net, x, y: PGD()(net, x, y, "l2:1", alpha=0.1), 'PGD(step_size=0.1)(model, x, y, "l2:1")'),
+        (
+            lambda net, x, y: PGD()(net, x, y, "l2:1", targeted=True),
+            'PGD()(model, x, vd.goals.Targeted(classes), "l2:1")',
+        ),
+        (lambda net, x, y: api.attacks.PGD(steps=3).forward(x, y), 'PGD(steps=3)(model, x, y, "linf:8/255").x_adv'),
+        (
+            lambda net, x, y: api.attacks.AutoAttack().run_standard_evaluation(x, y, bs=3),
+            'vd.robustness(model, x, y, "linf:8/255", AutoAttack())',
+        ),
+        (
+            lambda net, x, y: api.attacks.PGD().set_mode_targeted_by_label(),
+            'PGD()(model, x, vd.goals.Targeted(classes), "linf:8/255")',
+        ),
+    ],
+)
+def test_calls_as_in_other_libraries_name_the_line_to_write(call: Any, line: str, net: nn.Module, x: Tensor) -> None:
+    y = net(x).argmax(1)
+    with pytest.raises(UsageError) as raised:
+        call(net, x, y)
+    assert str(raised.value).endswith(f" Write {line}.")
+
+
+def test_unknown_arguments_and_attributes_are_refused(net: nn.Module, x: Tensor) -> None:
+    with pytest.raises(UsageError, match="unknown argument of PGD.* 'sed'. Did you mean 'seed'"):
+        PGD()(net, x, net(x).argmax(1), "linf:8/255", sed=3)
+    with pytest.raises(AttributeError, match="'PGD' object has no attribute 'stepz'"):
+        _ = PGD().stepz  # type: ignore[attr-defined]
+    assert not hasattr(PGD(), "forward")
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("CW", 'PGD(steps=100)(model, x, vd.goals.Untargeted(y, vd.losses.margin), "l2:0.5")'),
+        ("LinfPGD", 'PGD()(model, x, y, "linf:8/255")'),
+        ("BIM", "PGD(random_start=False)"),
+    ],
+)
+def test_attacks_of_other_libraries_name_the_attack_to_use(name: str, line: str) -> None:
+    for package in (vd, vd.attacks):
+        with pytest.raises(AttributeError, match=f"{re.escape(f'Write vd.attacks.{line}')}$"):
+            getattr(package, name)
+    with pytest.raises(AttributeError, match=r'Write vd.load_model\("timm:NAME"\)$'):
+        _ = api.create_model
+
+
+def test_an_attack_prints_its_settings_and_a_result_becomes_json(net: nn.Module, x: Tensor) -> None:
+    assert repr(PGD(steps=3, step_size=2 / 255)) == (
+        "PGD(steps=3, step_size=2/255, random_start=True, start_noise=None, restarts=1, schedule=constant, "
+        "keep_best=True, targets=0)"
+    )
+    assert eval(repr(PGD()), vars(vd.attacks)) == PGD()  # noqa: S307
+    result = PGD(steps=2)(net, x, net(x).argmax(1), "linf:8/255")
+    content = json.loads(json.dumps(result.to_dict()))
+    assert content["success"] == result.success.tolist()
+    assert (content["forwards"], content["flags"]) == (result.forwards, [])
 
 
 def test_other_types_than_labels_and_goals_are_refused(net: nn.Module, x: Tensor) -> None:

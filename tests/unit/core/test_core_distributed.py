@@ -1,6 +1,7 @@
 """Processes of any launcher find each other, and one claims a folder for all."""
 
 import os
+import socket
 import subprocess
 import sys
 from datetime import timedelta
@@ -114,6 +115,23 @@ def test_two_processes_claim_a_folder_once(launcher: str, tmp_path: Path) -> Non
     ]
     ended = [process.communicate(timeout=120) for process in processes]
     assert [out.strip() for out, _ in ended] == ["0 2 evaluate", "1 2 evaluate"], [error for _, error in ended]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_meets_no_other_ends_with_advice(rank: int) -> None:
+    code = (
+        "from datetime import timedelta\nfrom vitadel.core.distributed import Ranks\n"
+        "Ranks.of_launch(patience=timedelta(seconds=2))"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **place}, capture_output=True, text=True, timeout=120
+    )
+    assert f"UsageError: process {rank} of 2 did not meet the others at 127.0.0.1:{port} within 2 s" in ended.stderr
+    assert "Export MASTER_ADDR and MASTER_PORT (a free port), the same for all processes." in ended.stderr
 
 
 def test_images_are_partitioned() -> None:

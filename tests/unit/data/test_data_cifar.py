@@ -92,7 +92,7 @@ def test_arrays_written_by_python_2_are_read(archive: Path) -> None:
 
 def test_larger_images_are_resized_when_read(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = load(f"cifar10:{archive}", preprocess=Squash(40)).test
-    monkeypatch.setattr("vitadel.data.loading._KEPT", 1)
+    monkeypatch.setattr("vitadel.data.loading.KEPT_IN_MEMORY", 1)
     lazy = load(f"cifar10:{archive}", preprocess=Squash(40)).test
     assert (kept.is_in_memory, lazy.is_in_memory) == (True, False)
     assert torch.equal(lazy.images(torch.arange(9)), kept.images(torch.arange(9)))

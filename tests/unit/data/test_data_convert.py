@@ -65,7 +65,7 @@ def refused(archive: Path, message: str, **settings: object) -> None:
 def test_shards_equal_the_archive(
     tmp_path: Path, compressed: bool, shard_images: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MODULE, "_BLOCK", block)
+    monkeypatch.setattr(MODULE, "BLOCK_BYTES", block)
     archive = save(tmp_path / "a.npz", compressed=compressed)
     reports: list[tuple[str, int, int]] = []
     shards = convert(
@@ -329,7 +329,7 @@ class Stopped(BaseException):
 def test_an_interrupted_conversion_leaves_an_empty_folder(
     tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MODULE, "_BLOCK", 1)
+    monkeypatch.setattr(MODULE, "BLOCK_BYTES", 1)
 
     def stop(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
         if done == at:
@@ -374,7 +374,7 @@ def killed(archive: Path, out: Path, at: str) -> int:
 def test_a_killed_conversion_does_not_read_as_complete(
     tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(MODULE, "_BLOCK", 1)
+    monkeypatch.setattr(MODULE, "BLOCK_BYTES", 1)
     archive, out = save(tmp_path / "a.npz"), tmp_path / "out"
     assert killed(archive, out, at) == -signal.SIGKILL
     assert (out / "images-00000.npy").exists()

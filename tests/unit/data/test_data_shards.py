@@ -59,7 +59,7 @@ def test_rows_are_read_for_any_shards_and_blocks(tmp_path: Path, shard_images: i
 
 
 def test_reads_larger_than_a_block(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vitadel.data.shards.format._AT_ONCE", 3)
+    monkeypatch.setattr("vitadel.data.shards.format.READ_AT_ONCE", 3)
     rows = torch.randperm(COUNT, generator=torch.Generator().manual_seed(0)).repeat(2)
     assert torch.equal(Shards.read(folder).pixels(rows), torch.from_numpy(pictures()).permute(0, 3, 1, 2)[rows])
 
@@ -115,7 +115,7 @@ def test_descriptions_distinguish_folders(tmp_path: Path) -> None:
 def test_large_files_are_hashed_by_their_first_and_last_megabyte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitadel.data.shards.format._MIB", 200)
+    monkeypatch.setattr("vitadel.data.shards.format.HASHED_BYTES", 200)
     path = write(tmp_path / "shards", shard_images=COUNT).folder / "images-00000.npy"
     whole = path.read_bytes()
     for place, known in ((199, False), (200, True), (len(whole) - 201, True), (len(whole) - 200, False)):

@@ -202,6 +202,18 @@ def test_data_sets_and_splits_print_in_a_few_lines(digits: DataSet) -> None:
     assert len(lines) == 4
 
 
+def test_a_slice_of_a_split_has_images_and_labels_stacked(digits: DataSet) -> None:
+    test = digits.test
+    x, y = test[:5]
+    assert (x.shape, y.dtype) == ((5, 3, 8, 8), torch.int64)
+    assert torch.equal(x, test.tensors(5)[0])
+    assert torch.equal(y, test.tensors(5)[1])
+    backward, labels = test[4::-2]
+    assert torch.equal(backward, x[[4, 2, 0]])
+    assert labels.tolist() == y[[4, 2, 0]].tolist()
+    assert test[len(test) :][0].shape == (0, 3, 8, 8)
+
+
 def test_statistics_are_those_of_the_first_thousand_images() -> None:
     pixels = torch.full((1002, 3, 2, 2), 51, dtype=torch.uint8)
     pixels[500:1000, 1] = 153

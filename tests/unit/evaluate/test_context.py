@@ -167,7 +167,7 @@ def test_stream_takes_results_in_any_order(store: ResultStore) -> None:
 def test_a_failed_write_is_what_is_reported_and_the_rows_are_computed_again(
     error: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vitadel.evaluate.store._LARGE_ROWS", 2)
+    monkeypatch.setattr("vitadel.evaluate.store.LARGE_ROWS", 2)
 
     class Full(MemoryStore):
         fails = True

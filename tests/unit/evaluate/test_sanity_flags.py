@@ -336,7 +336,7 @@ def test_curved_logits_are_accepted_where_a_shorter_step_agrees(monkeypatch: pyt
     x, _ = images()
     model = Altered(before=_rippled).double()
     assert codes(sanity_flags(model, x.double())) == []
-    monkeypatch.setattr("vitadel.evaluate.sanity_checks._STEPS", (0.02,))
+    monkeypatch.setattr("vitadel.evaluate.sanity_checks.CHECKED_STEPS", (0.02,))
     assert codes(sanity_flags(model, x.double())) == ["gradient-path"]
 
 

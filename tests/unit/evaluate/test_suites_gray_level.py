@@ -30,7 +30,7 @@ def test_one_gray_level_breaks_images_nearer_than_one_level(tmp_path: Path) -> N
     assert rows["clean_prediction"] == [0, 1, 0, 1, 0, 1]
     assert rows["prediction"] == [1, 0, 0, 1, 0, 1]
     assert values(summary) == {"PGD-8 at 1 gray level": 0.5, "FGSM at 1 gray level": 0.5}
-    assert summary["threat"] == {"norm": "linf", "eps": 1 / 255, "text": "linf:1/255"}
+    assert summary["threat"] == {"norm": "linf", "eps": 1 / 255, "text": "linf:1/255", "unit": "1/255"}
     assert summary["clean"]["correct"] == 5
     wider = evaluate_one(Edge(), data, GrayLevel(levels=2), claim(tmp_path / "two"))
     assert values(wider) == {"PGD-8 at 2 gray levels": 1 / 6, "FGSM at 2 gray levels": 1 / 6}

@@ -104,6 +104,6 @@ def test_unsupported_attention_keeps_its_own_kernel(
     attention = Attention(32, num_heads=2)
     change(attention)
     assert not kernels.has_kernel(attention, patches)  # not on a CPU
-    monkeypatch.setattr(kernels, "_on_gpu_in_half", lambda module: True)
+    monkeypatch.setattr(kernels, "on_gpu_in_half", lambda module: True)
     assert kernels.has_kernel(attention, patches) == suits
     assert not kernels.has_kernel(XCA(32, 2), patches)

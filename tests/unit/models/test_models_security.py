@@ -331,7 +331,7 @@ def test_sizes_given_by_callers_are_bounded_too(sizes: dict[str, int], message: 
 def test_a_network_larger_than_memory_is_refused_before_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = default_spec("timm:vit_tiny_patch16_224", {}, 10)
     bytes_of = sum(4 * weights.numel() for weights in build_on_meta(spec).parameters())
-    monkeypatch.setattr(build, "_memory", lambda: float(bytes_of - 1))
+    monkeypatch.setattr(build, "machine_memory", lambda: float(bytes_of - 1))
     built = []
     monkeypatch.setattr(loading, "build", lambda *args, **kwargs: built.append(args))
     with pytest.raises(UsageError, match=r"vit_tiny_patch16_224 with these sizes and options takes 0\.0 GiB, and this"):

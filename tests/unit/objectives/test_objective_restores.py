@@ -65,5 +65,5 @@ def test_a_backward_pass_that_fails_is_undone() -> None:
     trainer = cast(Any, SimpleNamespace(accelerator=accelerator, wrapped=None))
     objective = cast(Any, SimpleNamespace(loss=lambda model, examples: output))
     with pytest.raises(torch.OutOfMemoryError):
-        Trainer._backward(trainer, objective, 1.0, cast(Any, None))
+        Trainer.backward(trainer, objective, 1.0, cast(Any, None))
     assert undone == [True]

@@ -303,7 +303,7 @@ def test_the_search_makes_its_declared_passes(batch: tuple[Tensor, Tensor]) -> N
     ("values", "message"),
     [
         ({"period": 0}, "AttentionScaling.period must be at least 1, got 0. It counts epochs"),
-        ({"batches": 0}, "AttentionScaling.batches must be at least 1, got 0. Write null for all"),
+        ({"batches": 0}, "AttentionScaling.batches must be at least 1, got 0. Write none for all"),
         ({"scaling": replace(Scaling.literal(), keep="distance")}, "Write scaling.keep=last, or scaling.reference=ori"),
         ({"inner": AttentionScaling(ADVERSARIAL)}, "cannot hold another one"),
     ],

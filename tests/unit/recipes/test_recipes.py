@@ -338,7 +338,7 @@ def test_numbered_parts_are_set_by_number() -> None:
     assert {one.path: one.value for one in leaves(recipe)}["plan.augment.steps.0.pad"] == "2"
     for setting, message in (
         ("plan.augment.steps.9.pad=2", "there are 3 parts, called 0 to 2. Name one"),
-        ("plan.augment.steps.0=PadCrop", "stands for a whole PadCrop"),
+        ("plan.augment.steps.0=PadCrop", "is a whole PadCrop, which no text describes"),
         ("plan.optimizer.exempt.0=head", "there are no parts"),
     ):
         with pytest.raises(UsageError, match=message):
@@ -378,6 +378,24 @@ def test_whole_parts_are_set_unset_and_refined() -> None:
         override(none, ["selection.attack.steps=3"])
 
 
+def test_errors_name_settings_as_the_caller_wrote_them() -> None:
+    recipe = RECIPES["digits-adversarial"]()
+    for settings, message in (
+        (["plan.epochs=x"], r"^--set plan\.epochs needs a whole number, got 'x'"),
+        ({"plan.epochs": "x"}, r"^plan\.epochs needs a whole number, got 'x'"),
+        (["objective=trades:beta=x"], r"^--set objective=trades:beta is not a number"),
+        ({"objective": "trades:beta=x"}, r"^objective=trades:beta is not a number"),
+        (["plan.augment=x"], r"^--set plan\.augment is a whole Augment, .*, got 'x'\. Give an object in Python\.$"),
+        ({"plan.augment.pad": 2}, r"^plan\.augment\.pad: plan\.augment is not set, .* Give an object in Python\.$"),
+        (
+            {"plan.optimizer": "x"},
+            r"Set a value inside it, such as plan\.optimizer\.lr, or give an object in Python\.$",
+        ),
+    ):
+        with pytest.raises(UsageError, match=message):
+            override(recipe, settings)
+
+
 def test_a_default_warm_up_is_shortened_and_reported() -> None:
     messages: list[str] = []
     before = RECIPES["digits-standard"]()
@@ -410,7 +428,7 @@ def test_a_default_warm_up_is_shortened_and_reported() -> None:
         ("objective.attack.random_start=yes", "needs true or false, got 'yes'"),
         ("plan.optimizer.betas=0.9", "needs 2 values with commas between, got '0.9'"),
         ("seed=--5", "needs a whole number, got '--5'"),
-        ("plan.pil_augment=yes", "stands for a whole PILAugment"),
+        ("plan.pil_augment=yes", "is a whole PILAugment, which no text describes"),
         ("objective.threat.eps=8/255/2", "--set objective.threat.eps is not a number: got '8/255/2'"),
         ("plan.epochs=-1", "TrainingConfig.epochs must be at least 1, got -1"),
         ("plan.batch_size=0", "TrainingConfig.batch_size must be at least 1, got 0"),

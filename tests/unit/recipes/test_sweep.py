@@ -109,8 +109,8 @@ def test_names_are_distinct_files() -> None:
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        (("plan.epochs",), "cannot read --axis 'plan.epochs'. Write path=value,value such as plan.epochs=10,20"),
-        (("plan.epochs=1,,2",), "cannot read --axis"),
+        (("plan.epochs",), "cannot read the axis 'plan.epochs'. Write path=value,value such as plan.epochs=10,20"),
+        (("plan.epochs=1,,2",), "cannot read the axis"),
         (("weight-decy=1",), "unknown axis 'weight-decy'. Did you mean 'weight-decay'"),
         (("plan.epoch=1",), "unknown setting of TrainingConfig 'epoch'. Did you mean 'epochs'"),
         (("beta=1",), "unknown setting of Adversarial 'beta'"),

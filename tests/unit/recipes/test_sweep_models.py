@@ -66,11 +66,13 @@ def test_models_take_rows_of_a_table_by_their_labels(runs: list[Path], tmp_path:
     row, _ = train_sweep(small, tmp_path).table.rows
     assert [(one.column, one.published) for one in row.columns] == [("clean", 86.31), ("robust", 54.03)]
     assert row.scale == ("data digits[:64]", f"the model {runs[0]}", "64 test images, not 10000")
-    with pytest.raises(UsageError, match="cannot read --model '=x'. Write MODEL or LABEL=MODEL"):
+    with pytest.raises(UsageError, match="cannot read the model '=x'. Write MODEL or LABEL=MODEL"):
         as_sweep(None, models=["=x"])
-    with pytest.raises(UsageError, match="--model stands for the values of one axis, got seed and smoothing"):
+    with pytest.raises(
+        UsageError, match=r"models \(--model\) stand for the values of one axis, got seed and smoothing"
+    ):
         as_sweep("digits-standard", ["seed=0,1", "smoothing=0,1"], models=["runs/x"])
-    with pytest.raises(UsageError, match="evaluated on test images, got none. Write --data DATA"):
+    with pytest.raises(UsageError, match="evaluated on test images, got none. Write data="):
         train_sweep(None, tmp_path / "none", models=[str(runs[0])], attack="fgsm")
 
 
@@ -148,7 +150,7 @@ def test_gpu_hours_come_from_the_log_of_the_training(tmp_path: Path, monkeypatch
     (before,) = train_sweep(made, tmp_path).table.rows
     assert "GPU hours" not in values(list(before.columns)), "there is no GPU"
     run = tmp_path / "lambda=0.1,tuning=tora"
-    monkeypatch.setattr(module, "_on_gpu", lambda run: True)
+    monkeypatch.setattr(module, "ran_on_gpu", lambda run: True)
     (after,) = train_sweep(made, tmp_path).table.rows
     (hours,) = (one for one in after.columns if one.column == "GPU hours")
     logged = Run.open(run).read_log("step")[-1]["device_hours"]

@@ -14,7 +14,7 @@ from vitadel.objectives import AWP, TRADES, AttentionScaling
 from vitadel.recipes import RECIPES, Recipe, override
 from vitadel.recipes.combinations import Sweep
 from vitadel.recipes.published_tables import SWEEPS
-from vitadel.recipes.small import _shortened, small_scale
+from vitadel.recipes.small import shortened_objective, small_scale
 from vitadel.runs import Run
 from vitadel.train import Compile
 
@@ -39,7 +39,7 @@ def test_every_table_is_an_hour_on_cifar_and_a_moment_on_digits(table: str) -> N
     scale = small_scale(None, RECIPES[SWEEPS[table].recipe]())
     full = models_of(as_sweep(table))
     minutes = sum(
-        scale._cost(one) * short.plan.epochs * one.objective.passes / _PASSES_A_MINUTE
+        scale.cost(one) * short.plan.epochs * one.objective.passes / _PASSES_A_MINUTE
         for one, short in zip(full, small, strict=True)
     )
     assert minutes < 60
@@ -81,12 +81,12 @@ def test_what_is_counted_in_epochs_keeps_its_share() -> None:
     inner = RECIPES["vit-b-cifar10-trades-awp-aas"]().objective
     assert isinstance(inner, AttentionScaling)
     assert isinstance(inner.inner, AWP)
-    short = _shortened(replace(inner, inner=replace(inner.inner, start=10)), 0.3)
+    short = shortened_objective(replace(inner, inner=replace(inner.inner, start=10)), 0.3)
     assert isinstance(short, AttentionScaling)
     assert (short.period, short.inner) == (round(0.3 * inner.period), replace(inner.inner, start=3))
     plain = RECIPES["cifar10-trades-short"]().objective
     assert isinstance(plain, TRADES)
-    assert _shortened(plain, 0.3) is plain
+    assert shortened_objective(plain, 0.3) is plain
 
 
 def test_settings_of_the_user_come_last_and_the_row_says_its_scale(tmp_path: Path) -> None:
@@ -125,12 +125,18 @@ def test_missing_generated_images_are_refused_before_any_training(tmp_path: Path
 
 
 def test_what_has_no_small_scale_is_refused() -> None:
-    with pytest.raises(UsageError, match="unknown data set of --small 'imagenet'. Known: cifar10, cifar100, digits"):
+    with pytest.raises(
+        UsageError, match=r"unknown data set of small=True \(--small\) 'imagenet'. Known: cifar10, cifar100, digits"
+    ):
         as_sweep("debenedetti2022-table4", small=True, data="imagenet:/there")
-    with pytest.raises(UsageError, match="--small trains small models, and bhojanapalli2021-figure10 trains none"):
+    with pytest.raises(
+        UsageError, match=r"small=True \(--small\) trains small models, and bhojanapalli2021-figure10 trains none"
+    ):
         as_sweep("bhojanapalli2021-figure10", small=True)
     other = override(RECIPES["digits-standard"](), ["model.start=timm:levit_128s"])
-    with pytest.raises(UsageError, match="--small knows no small model for 'timm:levit_128s' of digits-standard"):
+    with pytest.raises(
+        UsageError, match=r"small=True \(--small\) knows no small model for 'timm:levit_128s' of digits-standard"
+    ):
         as_sweep(other, ["seed=0,1"], small=True, data="digits").combinations()
 
 

@@ -137,7 +137,9 @@ def test_nothing_is_held_out_where_the_hold_out_does_not_select(tmp_path: Path, 
     assert run.manifest.text("recipe", "selection", "split") == split
     assert run.read_log("step")[-1]["step"] == len(whole.train) // 256
     assert bool(run.read_log("holdout")) == (run.checkpoints / "best.safetensors").exists() == (split == "test")
-    with pytest.raises(UsageError, match=rf"trained with selection.split={split}, on all .* Write --split test"):
+    with pytest.raises(
+        UsageError, match=rf"trained with selection.split={split}, on all .* Write split=\"test\" \(--split test\)"
+    ):
         vd.evaluate(tmp_path / "run", "digits[:8]", "clean", split="holdout", run=tmp_path / "eval", progress=False)
     vd.evaluate(tmp_path / "run", "digits[:8]", "clean", run=tmp_path / "eval", progress=False)
 

@@ -40,7 +40,8 @@ def evaluation(record: dict[str, Any] | None = None, rows: dict[str, Any] | None
 
 def curve(*percents: int, largest: float = 16 / 255, norm: str = "linf") -> Curve:
     steps = len(percents) - 1
-    return Curve("vit", norm, "curve", tuple((largest * i / steps, share(10 * p)) for i, p in enumerate(percents)))
+    points = tuple((largest * i / steps, share(10 * p)) for i, p in enumerate(percents))
+    return Curve("vit", norm, "curve", points, "1/255" if norm == "linf" else "")
 
 
 def test_a_sound_evaluation_passes_every_check() -> None:

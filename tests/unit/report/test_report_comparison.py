@@ -175,7 +175,7 @@ def test_differences_to_the_baseline_are_paired_by_image(three: list[Path]) -> N
 def test_a_missing_baseline_is_refused(three: list[Path], make: Any) -> None:
     with pytest.raises(UsageError, match=r"unknown baseline 'd'\. .*Known: a, b, c\."):
         table(three, "d")
-    with pytest.raises(UsageError, match=r"--baseline 'plain': no model was evaluated"):
+    with pytest.raises(UsageError, match=r"baseline=.* \(--baseline plain\): no model was evaluated"):
         compare_models(read_runs([make.train("run", "plain")]), "plain")
 
 

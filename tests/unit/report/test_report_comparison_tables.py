@@ -144,7 +144,7 @@ def test_all_formats_are_written_reproducibly(make: Any, runs: list[Path], tmp_p
 
 def test_tables_need_a_folder_and_a_comparison(make: Any, runs: list[Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UsageError, match=r"--tables needs a folder, got the file .*file\."):
+    with pytest.raises(UsageError, match=r"\(--tables .*file\) needs a folder, got a file\."):
         write_tables(runs, tmp_path / "file")
     with pytest.raises(UsageError, match="nothing to compare: no model was evaluated"):
         write_tables([make.train("trained", "vit")], tmp_path / "tables")

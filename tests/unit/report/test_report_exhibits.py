@@ -255,6 +255,14 @@ def test_a_study_without_exhibits_is_refused_with_advice(make: Any) -> None:
     assert write_figures(old) == []
 
 
+def test_a_study_of_an_earlier_version_is_reported(make: Any) -> None:
+    run = make.study("run", "pointer", TABLE)
+    manifest = read_json(run / "manifest.json")
+    write_json(run / "manifest.json", {**manifest, "kind": "analyse"})
+    assert "Of numbers." in words(write_report([run], make.root / "page.html").read_text())
+    assert runs.Run.open(run).manifest.kind == "analyze"
+
+
 def test_an_unfinished_study_is_refused(make: Any) -> None:
     run = make.study("run", "pointer", TABLE)
     (run / "study" / "result.json").unlink()

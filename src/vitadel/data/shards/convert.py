@@ -24,7 +24,7 @@ from vitadel.data.shards.format import MOST_CLASSES, Shards
 from vitadel.data.shards.writer import SHARD_IMAGES, Block, write_shards
 
 # bytes of pixels read at once
-_BLOCK = 4 * 2**20
+BLOCK_BYTES = 4 * 2**20
 _LABELS_AT_ONCE = 2**18
 _MAKE = "Write the archive that np.savez(path, image=..., label=...) makes."
 _FETCH = "Fetch it again."
@@ -150,7 +150,7 @@ class Archive:
         return self.image.shape[1]
 
     def blocks(self) -> Iterator[Block]:
-        length = max(1, _BLOCK // (3 * self.image_size**2))
+        length = max(1, BLOCK_BYTES // (3 * self.image_size**2))
         for images, labels in zip(self.image.blocks(length), self.label.blocks(length), strict=True):
             yield images.view(np.uint8), labels.astype(np.int64)
 

@@ -31,9 +31,10 @@ INDEX = "shards.json"
 # exists while a folder is being filled, and after an interruption
 MARK = ".unfinished"
 _FORMAT = 1
-_MIB = 2**20
+# a file is hashed in blocks of this size; a quick check reads the first and the last
+HASHED_BYTES = 2**20
 # images read before their pages are released: enough to fill a disk's queue, few enough to take little memory
-_AT_ONCE = 4096
+READ_AT_ONCE = 4096
 _AGAIN = "Convert the archives again, into a new folder."
 
 
@@ -196,8 +197,8 @@ class Shards:
     def _gather(self, files: Sequence[Mapped], index: NDArray[np.int64]) -> NDArray[np.unsignedinteger]:
         out = np.empty((len(index), *files[0].entries.shape[1:]), files[0].entries.dtype)
         order = np.argsort(index, kind="stable")
-        for first in range(0, len(index), _AT_ONCE):
-            slots = order[first : first + _AT_ONCE]
+        for first in range(0, len(index), READ_AT_ONCE):
+            slots = order[first : first + READ_AT_ONCE]
             edges = np.searchsorted(index[slots], self._starts)
             parts = [
                 (shard, slots[edges[shard] : edges[shard + 1]]) for shard in np.flatnonzero(np.diff(edges)).tolist()
@@ -250,8 +251,8 @@ def _checked_header(file: IO[bytes], path: Path, dtype: np.dtype[np.unsignedinte
 def ends_sha256(path: Path) -> str:
     """A hash of the first and the last megabyte: fast, and enough to tell one shard from another."""
     with path.open("rb") as file:
-        digest = hashlib.sha256(file.read(_MIB))
-        file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - _MIB))
+        digest = hashlib.sha256(file.read(HASHED_BYTES))
+        file.seek(max(file.tell(), os.fstat(file.fileno()).st_size - HASHED_BYTES))
         digest.update(file.read())
     return digest.hexdigest()
 
@@ -259,7 +260,7 @@ def ends_sha256(path: Path) -> str:
 def _digest_rest(path: Path, start: int, digest: Callable[[bytes], None]) -> None:
     with path.open("rb") as file:
         file.seek(start)
-        while block := file.read(_MIB):
+        while block := file.read(HASHED_BYTES):
             digest(block)
 
 

@@ -5,7 +5,16 @@ A suite is a frozen dataclass of settings that fills tables in a `vitadel.evalua
 """
 
 from vitadel.evaluate.suites.attacks import ATTACK_SUITES, AttackSuite
-from vitadel.evaluate.suites.base import Suite, SuiteWithFiles, evaluate_suite, refuse_suite, run_suite, suite_record
+from vitadel.evaluate.suites.base import (
+    Suite,
+    SuiteWithFiles,
+    SuiteWithRadii,
+    attacks_of,
+    evaluate_suite,
+    refuse_suite,
+    run_suite,
+    suite_record,
+)
 from vitadel.evaluate.suites.corruptions import Corruptions
 from vitadel.evaluate.suites.gray_level import GrayLevel
 from vitadel.evaluate.suites.natural import ImageNetA, ImageNetR, LabelSpace, NaturalAdversarial
@@ -40,7 +49,9 @@ __all__ = [
     "Spatial",
     "Suite",
     "SuiteWithFiles",
+    "SuiteWithRadii",
     "Transfer",
+    "attacks_of",
     "evaluate_suite",
     "refuse_suite",
     "run_suite",

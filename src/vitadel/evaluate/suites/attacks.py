@@ -107,6 +107,10 @@ class AttackSuite:
             )
         return kept
 
+    def with_kept_images(self) -> "AttackSuite":
+        """The same suite, which also writes the adversarial examples."""
+        return replace(self, keep_images=True)
+
     def stages(self, threat: Threat | None) -> tuple[NamedAttack, ...]:
         """The single attacks; those of AutoAttack depend on the norm."""
         if threat is None:
@@ -190,7 +194,7 @@ class AttackSuite:
             self.name,
             len(ctx.images),
             clean=accuracy_of(rows["clean_correct"]),
-            threat=None if threat is None else ThreatRecord.of(str(threat), threat.eps),
+            threat=None if threat is None else ThreatRecord.of(str(threat), threat.eps, threat.eps_unit),
             robust=None if threat is None else accuracy_of(rows["robust"]),
             attacks=records,
             flags=(*ctx.flags(), *_attack_flags(records, len(ctx.images))),

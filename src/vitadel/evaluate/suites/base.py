@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from vitadel.attacks import Scaling
+from vitadel.attacks import NamedAttack, Scaling
 from vitadel.core.distributed import Ranks
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, accuracy_of
@@ -81,8 +81,23 @@ class SuiteWithRadii(Protocol):
     def check_threat(self, model: nn.Module, threat: Threat | None, scaling: Scaling | None) -> list[Threat | None]:
         """The threats to evaluate within; raises a UsageError if the attacks cannot run within one of them."""
 
+    @property
+    def attacks(self) -> tuple[NamedAttack, ...]:
+        """Its attacks; none for clean accuracy alone."""
+
+    def threats(self, threat: Threat | None) -> list[Threat | None]:
+        """The threats to evaluate within, smallest first; None for a suite without attacks."""
+
+    def with_kept_images(self) -> Suite:
+        """The same suite, which also writes the adversarial examples."""
+
     def evaluate(self, ctx: Context, open_store: OpenStore, scaling: Scaling | None) -> list[SuiteRecord]:
         """One record per evaluation, smallest radius first; see `evaluate_suite`."""
+
+
+def attacks_of(suite: Suite) -> tuple[NamedAttack, ...] | None:
+    """The attacks that a suite runs one after the other; None for a suite of another kind."""
+    return suite.attacks if isinstance(suite, SuiteWithRadii) else None
 
 
 def evaluate_suite(
@@ -194,7 +209,7 @@ def suite_record(
         suite.name,
         len(ctx.images),
         clean=clean if clean is None or isinstance(clean, Accuracy) else accuracy_of(clean),
-        threat=None if threat is None else ThreatRecord.of(str(threat), threat.eps),
+        threat=None if threat is None else ThreatRecord.of(str(threat), threat.eps, threat.eps_unit),
         robust=None,
         attacks=(),
         flags=(*_model_flags(ctx, attacks=threat is not None), *skipped_flags(ctx.images), *flags),

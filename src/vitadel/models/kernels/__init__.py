@@ -46,7 +46,7 @@ class PackedChannelAttention(nn.Module):
 
 def has_kernel(attention: nn.Module, patches: int) -> bool:
     """Whether there is a kernel for this attention among a class token and this many patches."""
-    if type(attention) is not Attention or not _on_gpu_in_half(attention):
+    if type(attention) is not Attention or not on_gpu_in_half(attention):
         return False
     kernels = importlib.import_module("vitadel.models.kernels.class_attention")
     no_norms = isinstance(attention.q_norm, nn.Identity) and isinstance(attention.k_norm, nn.Identity)
@@ -56,7 +56,7 @@ def has_kernel(attention: nn.Module, patches: int) -> bool:
 
 def has_channel_kernel(attention: nn.Module) -> bool:
     """Whether there is a kernel for this attention between channels."""
-    if not isinstance(attention, XCA) or not _on_gpu_in_half(attention):
+    if not isinstance(attention, XCA) or not on_gpu_in_half(attention):
         return False
     kernels = importlib.import_module("vitadel.models.kernels.channel_attention")
     channels: int = attention.qkv.in_features // attention.num_heads
@@ -64,7 +64,8 @@ def has_channel_kernel(attention: nn.Module) -> bool:
     return is_bf16 and channels <= int(kernels.MOST_CHANNELS)
 
 
-def _on_gpu_in_half(module: nn.Module) -> bool:
+def on_gpu_in_half(module: nn.Module) -> bool:
+    """Whether a module computes in half precision on a GPU that the kernels can be compiled for."""
     weight = next(module.parameters())
     half = weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
     return half and importlib.util.find_spec("triton") is not None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, spelled
 from vitadel.report.comparison.figures import write_comparison_figures
 from vitadel.report.comparison.models import (
     Column,
@@ -41,7 +41,7 @@ def write_tables(runs: Sequence[Path], folder: Path, *, baseline: str | None = N
         The files that were written.
     """
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--tables needs a folder, got the file {folder}. Choose another name.")
+        raise UsageError(f"{spelled('tables', folder)} needs a folder, got a file. Choose another name.")
     records = read_runs(runs)
     comparison = compare_models(records, baseline)
     if comparison is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.errors import UsageError, spelled, unknown_name_error
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, PairedTest, paired_difference, paired_test
 from vitadel.report.reader import EvaluatedSuite, RunRecord
@@ -179,7 +179,7 @@ def compare_models(records: Sequence[RunRecord], baseline: str | None = None) ->
     result = [*_clean(models), *_robust(models, records), *_perturbed(models)]
     if not result:
         if baseline is not None:
-            raise UsageError(f"--baseline {baseline!r}: no model was evaluated. Give runs of vitadel evaluate.")
+            raise UsageError(f"{spelled('baseline', baseline)}: no model was evaluated. Give runs of vitadel evaluate.")
         return None
     columns, scores = _distinguished(result), [_with_best(one.column, one.scores) for one in result]
     base = None if baseline is None else _baseline(baseline, models).label

@@ -7,6 +7,7 @@ import numpy as np
 
 from vitadel.report.figures.style import MARKERS, PALETTE, Drawing, styled, svg
 from vitadel.report.reader import Curve, RunRecord, Series
+from vitadel.report.text import unit_factor
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +51,9 @@ def _panel(series: Series) -> str:
 
 
 def _curve_drawing(norm: str, curves: Sequence[Curve], numbers: Mapping[str, int]) -> Drawing:
-    scale, mine, styles = 255 if norm == "linf" else 1, [c for c in curves if c.norm == norm], strokes(curves, numbers)
+    mine, styles = [curve for curve in curves if curve.norm == norm], strokes(curves, numbers)
+    unit = mine[0].unit
+    scale = unit_factor(unit)
     with styled(f"curve-{norm}", (5.6, 3.0)) as figure:
         axes = figure.add_subplot()
         for curve in mine:
@@ -58,7 +61,7 @@ def _curve_drawing(norm: str, curves: Sequence[Curve], numbers: Mapping[str, int
         _eps_axis(axes, sorted({scale * eps for curve in mine for eps, _ in curve.points}))
         axes.set_ylim(-2, 102)
         axes.set_ylabel("accuracy, %")
-        axes.set_xlabel("eps, in 1/255" if norm == "linf" else f"eps ({norm})")
+        axes.set_xlabel(f"eps, in {unit}" if unit else f"eps ({norm})")
         drawn = svg(figure)
     values = "; ".join(f"{c.label}: {', '.join(a.percent for _, a in c.points)}" for c in mine)
     return Drawing(f"Accuracy under {norm} attack", drawn, f"Accuracy in percent as eps grows. {values}.")

@@ -32,11 +32,17 @@ class Card:
     scale: str
 
 
-def cards(gallery: Gallery, *, galleries: int) -> tuple[Card, ...]:
-    """Some of the images, broken and robust ones; how many depends on the number of galleries on the page."""
+def cards(gallery: Gallery, *, unit: str, galleries: int) -> tuple[Card, ...]:
+    """Some of the images, broken and robust ones; how many depends on the number of galleries on the page.
+
+    Args:
+        gallery: The images.
+        unit: The unit of the radius; with one, the radius bounds every pixel value and is the scale of differences.
+        galleries: How many galleries the page has.
+    """
     each = 3 * gallery.clean[0].size if len(gallery.clean) else 1
     limit = max(2, min(_MOST_CARDS, _PAGE_BYTES // (each * galleries)))
-    return tuple(_card(gallery, number) for number in _chosen(gallery.broken_by, limit))
+    return tuple(_card(gallery, unit, number) for number in _chosen(gallery.broken_by, limit))
 
 
 def pixelated(gallery: Gallery) -> bool:
@@ -86,11 +92,11 @@ def _chosen(broken_by: Sequence[str], limit: int) -> list[int]:
     return [i for _, _, i in sorted(in_turn[:limit], key=lambda entry: (entry[1], entry[2]))]
 
 
-def _card(gallery: Gallery, number: int) -> Card:
+def _card(gallery: Gallery, unit: str, number: int) -> Card:
     clean = gallery.clean[number].astype(np.float32) / np.float32(255)
     adversarial, broken_by = gallery.adversarial[number], gallery.broken_by[number]
     largest = float(np.abs(adversarial - clean).max())
-    full = gallery.eps if gallery.norm == "linf" else largest
+    full = gallery.eps if unit else largest
     results = {"robust": "robust", "wrong": "misclassified before any attack"}
     return Card(
         clean=_address(gallery.clean[number]),
@@ -101,7 +107,7 @@ def _card(gallery: Gallery, number: int) -> Card:
         after=_class_name(gallery, gallery.prediction[number]),
         result=results.get(_state(broken_by), f"broken by {broken_by}"),
         state=_state(broken_by),
-        scale=f"\N{PLUS-MINUS SIGN}{eps_text(gallery.norm, full)}",
+        scale=f"\N{PLUS-MINUS SIGN}{eps_text(unit, full)}",
     )
 
 

@@ -49,7 +49,11 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A horizontal flip, with a probability."""
+    """A horizontal flip, with a probability.
+
+    Args:
+        probability: The probability of a flip.
+    """
 
     probability: Probability = 0.5
 
@@ -63,7 +67,13 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class PadCrop:
-    """A random crop of the image padded by `pad` pixels of gray `fill`, flipped with probability 1/2."""
+    """A random crop of the image padded by `pad` pixels of gray `fill`, flipped with probability 1/2.
+
+    Args:
+        pad: The width of the border in pixels.
+        fill: The gray value of the border.
+        flip: Whether half of the images are flipped horizontally.
+    """
 
     pad: Annotated[int, Range(ge=0, le=256)] = 4
     fill: Annotated[float, Range(ge=0, le=1, hint="Pixels lie in [0, 1].")] = 0.0
@@ -98,6 +108,12 @@ class ResizedCrop:
     torchvision and Pillow has nothing to average; the kernels are Pillow's (a cubic with a = -1/2, not torch's -3/4).
     Pillow also rounds and clips to 8 bits between its two passes and after them. A crop of a larger original, as
     `PILAugment` takes it, keeps detail that the resized image in memory has lost.
+
+    Args:
+        scale: The range of the box's area, as a share of the image's.
+        ratio: The range of the box's width over its height.
+        flip: Whether half of the images are flipped horizontally.
+        interpolation: How the box is resized.
     """
 
     scale: Pair = (0.08, 1.0)
@@ -141,6 +157,12 @@ class ColorJitter:
 
     A factor uniform in [max(0, 1 - value), 1 + value] blends the image with black, with its mean gray, or with its gray
     self; hue is shifted by up to `hue` of the color circle. timm's `color_jitter=0.4` is 0.4 three times and no hue.
+
+    Args:
+        brightness: The strength of the change of brightness.
+        contrast: The strength of the change of contrast.
+        saturation: The strength of the change of saturation.
+        hue: The largest shift of the hue, as a share of the color circle.
     """
 
     brightness: Jitter = 0.4
@@ -187,6 +209,12 @@ class Erase:
     As timm's RandomErasing: of ten boxes the first that is smaller than the image on both sides, anywhere in
     it; if none is, the image stays whole. `ratio` is height over width. timm fills with N(0, 1), for images that
     are normalized already; here images are pixels in [0, 1], and the noise is uniform in this interval.
+
+    Args:
+        probability: The probability that a box is erased.
+        area: The range of the box's area, as a share of the image's.
+        ratio: The range of the box's height over its width.
+        fill: What the box is filled with.
     """
 
     probability: Probability = 0.25
@@ -217,7 +245,11 @@ class Erase:
 
 @dataclass(frozen=True, slots=True)
 class Rotate:
-    """A rotation about the center by up to `degrees` either way; bilinear, black outside of the image."""
+    """A rotation about the center by up to `degrees` either way; bilinear, black outside of the image.
+
+    Args:
+        degrees: The largest angle in degrees, in either direction.
+    """
 
     degrees: Degrees = 2.0
 

@@ -56,6 +56,12 @@ class Mixing:
     The parameters depend on the seed only and are the same on every rank. An image's partner is half a batch further
     on; every rank pairs the images it holds. timm pairs the batch with its reverse, which is equivalent in a shuffled
     batch.
+
+    Args:
+        mixup: The alpha of MixUp; 0 for none.
+        cutmix: The alpha of CutMix; 0 for none.
+        probability: The probability that a batch is mixed.
+        switch: The probability of CutMix in a batch that is mixed, where there are both.
     """
 
     mixup: Alpha = 0.0

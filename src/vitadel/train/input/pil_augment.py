@@ -41,6 +41,16 @@ class PILAugment:
     There are two differences from timm. timm drops the jitter when RandAugment is on; here it is kept: write
     `color_jitter=0` to train as the authors' timm did. timm erases with N(0, 1), meant for normalized images; here
     `Erase` follows, whose noise is uniform over pixel values. RandAugment fills what it uncovers with ImageNet's mean.
+
+    Args:
+        resized_crop: Whether a random crop is taken from the original file and resized.
+        scale: The range of the crop's area, as a share of the image's.
+        ratio: The range of the crop's width over its height.
+        flip: Whether half of the images are flipped horizontally.
+        color_jitter: The strength of the changes of brightness, contrast and saturation; 0 for none.
+        rand_augment: timm's configuration of RandAugment, such as `rand-m9-mstd0.5-inc1`.
+        erase: The probability that a box is erased.
+        interpolation: How a crop is resized.
     """
 
     resized_crop: bool = True

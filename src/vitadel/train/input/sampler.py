@@ -63,10 +63,10 @@ class Sampler:
         check_ranges(self)
         if self.share and not self.synthetic:
             raise UsageError(
-                "a share of every batch should be synthetic, but there are no synthetic images. Set synthetic to null."
+                "a share of every batch should be synthetic, but there are no synthetic images. Set synthetic to none."
             )
         if self.share and self.repeats > 1:
-            raise UsageError("repeated augmentation is for real images only. Set plan.repeats=1 or synthetic to null.")
+            raise UsageError("repeated augmentation is for real images only. Set plan.repeats=1 or synthetic to none.")
 
     @property
     def steps_per_epoch(self) -> int:
