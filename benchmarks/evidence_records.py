@@ -249,13 +249,16 @@ def _train(recipe: str, *settings: str) -> str:
 _AUTOATTACK = "evaluate {run}/train --data {test} --suite autoattack --threat {threat} --run {run}/test --json"
 
 
-def _trainings(full: str, **values: tuple[str, str]) -> dict[str, dict[str, str]]:
-    """On CIFAR-10, and what tries the commands on digits; `full` and `values` are settings."""
+_ONE_EPOCH = "--set plan.epochs=1 --set plan.warmup_epochs=0"
+
+
+def _trainings(full: str, smoke: str = _ONE_EPOCH, **values: tuple[str, str]) -> dict[str, dict[str, str]]:
+    """On CIFAR-10, and what tries the commands on digits; `full`, `smoke` and `values` are settings."""
     return {
         "full": {"test": "{data}[:1000]", "epochs": full, **{name: pair[0] for name, pair in values.items()}},
         "smoke": {
             "test": "{data}",
-            "epochs": "--set plan.epochs=1 --set plan.warmup_epochs=0",
+            "epochs": smoke,
             **{name: pair[1] for name, pair in values.items()},
         },
     }
@@ -394,10 +397,11 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         read_attack,
         _trainings(
             _ON_GPU,
+            "--set plan.warmup_epochs=0",
             plain=("cifar10-vit-tiny-short", "digits-adversarial"),
             scaled=("cifar10-aas-short", "digits-aas"),
             plain_epochs=("plan.epochs=20", "plan.epochs=1"),
-            scaled_epochs=("plan.epochs=18", "plan.epochs=1"),
+            scaled_epochs=("plan.epochs=18", "plan.epochs=3"),
             period=("objective.period=5", "objective.period=1"),
             threat=("linf:8/255", "linf:24/255"),
         ),

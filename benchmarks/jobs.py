@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +23,18 @@ class Job:
     weight: int = 1
 
 
-def run_all(jobs: Sequence[Job], folder: Path, at_once: int, within: float | None = None) -> Mapping[str, float]:
+def run_all(
+    jobs: Sequence[Job],
+    folder: Path,
+    at_once: int,
+    within: float | None = None,
+    notify: Callable[[Mapping[str, float]], None] | None = None,
+) -> Mapping[str, float]:
     """Seconds by name, for those that succeeded; the output of a command is in `folder`/NAME.txt.
 
     The commands resume, so this does too. A job that depends on a failed one is not started. After `within` seconds
-    running jobs are terminated and waiting ones are left for another call.
+    running jobs are terminated and waiting ones are left for another call. `notify` gets what has succeeded so far,
+    whenever a job has.
     """
     ends = float("inf") if within is None else time.monotonic() + within
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,12 +47,16 @@ def run_all(jobs: Sequence[Job], folder: Path, at_once: int, within: float | Non
             waiting.clear()
             for process, _ in running.values():
                 process.terminate()
+        succeeded = False
         for name, (process, began) in list(running.items()):
             if process.poll() is not None:
                 del running[name]
                 if process.returncode == 0:
                     took[name] = time.monotonic() - began
+                    succeeded = True
                 sys.stderr.write(f"{name}: {process.returncode}, {time.monotonic() - began:.0f} s\n")
+        if succeeded and notify is not None:
+            notify(took)
         known = {job.name for job in waiting} | running.keys() | took.keys()
         waiting = [job for job in waiting if known.issuperset(job.after)]
         for job in [one for one in waiting if took.keys() >= set(one.after)]:

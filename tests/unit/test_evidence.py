@@ -16,7 +16,7 @@ from jobs import Job
 
 from vitadel.api.sweep import as_sweep
 from vitadel.core.stats import Difference, accuracy, independent_difference, paired_difference
-from vitadel.objectives import AttentionScaling
+from vitadel.objectives import AttentionScaling, TrainingTime
 from vitadel.recipes import RECIPES, override
 from vitadel.runs import ManifestRecord
 from vitadel.train import Compile
@@ -318,6 +318,17 @@ def test_trainings_at_full_scale_can_be_set_up(name: str, tmp_path: Path, monkey
         if isinstance(recipe.objective, AttentionScaling):
             assert recipe.plan.compile is Compile.OFF
     assert trained == len(MEASUREMENTS[name].arms) * 3
+
+
+def test_smoke_run_of_attention_scaling_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ["evidence.py", "run", "attention-scaling-training", "--data", "digits", "--work", "w", "--out", "o"]
+    monkeypatch.setattr(sys, "argv", [*command, "--scale", "smoke", "--seeds", "0"])
+    words = {task.arm: task.jobs[0].command for task in evidence.tasks_of(evidence.parsed())}["AAS-AT"]
+    chosen = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+    recipe = override(RECIPES[words[1]](), chosen)
+    assert isinstance(recipe.objective, AttentionScaling)
+    times = (TrainingTime(epoch + 0.5, recipe.plan.epochs, updates=2) for epoch in range(recipe.plan.epochs))
+    assert any(recipe.objective.searches_at(time) for time in times)
 
 
 def test_what_is_recorded_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

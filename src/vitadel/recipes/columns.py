@@ -113,9 +113,19 @@ class TestImages:
 
 
 def evaluations(
-    columns: Sequence[Column], model: str, folder: Path, images: TestImages, threat: Threat | None, head: str = ""
+    columns: Sequence[Column],
+    model: str,
+    folder: Path,
+    images: TestImages,
+    threat: Threat | None,
+    head: str = "",
+    row: str = "",
 ) -> dict[Evaluation, list[Column]]:
-    """The evaluations that the columns need, without columns for which there are no images."""
+    """The evaluations that the columns need, without columns for which there are no images.
+
+    `row` is the label of a row with columns of its own, and part of the names of its folders: rows that differ in their
+    attack alone share `folder`.
+    """
     groups: dict[tuple[str, str, str | None], list[Column]] = {}
     for column in columns:
         if (spec := images.find(column.suite)) is not None:
@@ -124,7 +134,7 @@ def evaluations(
     for (radius, scaling, spec), members in groups.items():
         assert spec is not None
         suites = tuple({column.suite.name: column.suite for column in members}.values())
-        parts = ["test", head, radius, scaling, "" if spec == images.usual else data.parse_spec(spec).kind.value]
+        parts = ["test", row, head, radius, scaling, "" if spec == images.usual else data.parse_spec(spec).kind.value]
         call = Evaluation(
             f"{model}#{head}" if head else model,
             folder / slug("-".join(filter(None, parts))),

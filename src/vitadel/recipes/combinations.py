@@ -5,6 +5,7 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from vitadel import data
 from vitadel.core.errors import UsageError, spelled
@@ -38,6 +39,7 @@ class Combination:
         model: The existing model.
         head: The head that is evaluated.
         columns: What it is evaluated with.
+        own_columns_of: The label of the value that the columns belong to; empty if they are those of the sweep.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Combination:
     model: str = ""
     head: str = ""
     columns: tuple[Column, ...] = ()
+    own_columns_of: str = ""
 
     @property
     def recipe(self) -> Recipe:
@@ -143,9 +146,9 @@ class Sweep:
         self, name: str, labels: tuple[str, ...], folder: str, values: Sequence[Value], notify: ProgressCallback
     ) -> Combination:
         model, head = (next(filter(None, (getattr(one, what) for one in values)), "") for what in ("model", "head"))
-        columns = next((value.columns for value in values if value.columns), self.columns)
+        columns, label = next(((one.columns, one.label) for one in values if one.columns), (self.columns, ""))
         recipe = None if model else self._recipe(values, notify)
-        return Combination(name, labels, recipe, folder, model, head, columns)
+        return Combination(name, labels, recipe, folder, model, head, columns, label)
 
     def _recipe(self, values: Sequence[Value], notify: ProgressCallback) -> Recipe:
         """The recipe of a row, at the small scale if there is one, whose settings come last."""
@@ -205,6 +208,7 @@ class Sweep:
                 data.parse_spec(images.usual)
             if one.trained is not None:
                 data.parse_spec(self.data or one.trained.data)
+                _refuse_missing_images(one)
                 side = data.parse_preprocess(one.trained.preprocess).size
                 for radius in _radii(one.columns, self.threat):
                     check_size(radius, (3, side, side))
@@ -238,6 +242,16 @@ class Sweep:
             # finished combinations are skipped, so all must be of the same code
             "code": code_hashes(*TRAINING_PACKAGES),
         }
+
+
+def _refuse_missing_images(one: Combination) -> None:
+    """Refuse a row whose generated images are not there: without this, every row would fail, one after the other."""
+    synthetic = one.recipe.synthetic
+    if synthetic is not None and not Path(synthetic.folder).exists():
+        raise UsageError(
+            f"{one.name} needs the generated images in {synthetic.folder}, and there is no such folder. Make it with "
+            "`vitadel data convert`, or name another: --set synthetic.folder=DIR."
+        )
 
 
 def _radii(columns: Sequence[Column], threat: Threat | None) -> list[Threat]:

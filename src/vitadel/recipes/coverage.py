@@ -74,8 +74,9 @@ _OTHERS: Mapping[str, Coverage] = {
             "vitadel sweep --model RUN-OF-WRN --attack fgsm --attack pgd:steps=100 --data cifar10:DIR --run DIR",
             "vitadel attack RUN-OF-WRN --attack pgd:steps=100 --scaling 0.1 --data cifar10:DIR --run DIR",
         ),
-        "The bars of the ViT are differences of table 3; those of the CNN scale its logits, one factor a command. Part "
-        "a is a drawing.",
+        "The bars of the ViT are differences of table 3; those of the CNN scale its logits, one factor a command. "
+        "The paper's CNN is a WRN-28-10 by PGD-AT, for which there is no recipe: the run is yours; wrn-28-10-cifar10 "
+        "is TRADES with generated images. Part a is a drawing.",
     ),
     "jain2024-figure3b": Coverage(
         _JAIN,
@@ -152,6 +153,16 @@ _OTHERS: Mapping[str, Coverage] = {
         Status.SEVERAL,
         tuple(f"vitadel sweep wu2025-table6-{part} --data DATA --run DIR" for part in ("linf", "l2", "cifar100")),
     ),
+    "wu2025-table6-others": Coverage(
+        _WU,
+        "table 6: WideResNets of Wang et al. 2023, CIFAR-10 L2 and CIFAR-100",
+        Status.SEVERAL,
+        (
+            "vitadel sweep wu2025-table6-l2 --model WRN=MODEL --data cifar10:DIR --run DIR",
+            "vitadel sweep wu2025-table6-cifar100 --model WRN=MODEL --data cifar100:DIR --run DIR",
+        ),
+        "The paper quotes these rows, and there are no recipes for them; the weights are files of yours.",
+    ),
     "wu2025-figure1": Coverage(
         _WU,
         "figure 1: clean and robust accuracy of leading models",
@@ -167,11 +178,20 @@ _OTHERS: Mapping[str, Coverage] = {
 }
 
 
+# further commands of tables whose sweep does not fill every row
+_FURTHER: Mapping[str, tuple[str, ...]] = {
+    "debenedetti2022-table6": (
+        "vitadel sweep debenedetti2022-table6 --model wide-resnet-50-2=timm:wide_resnet50_2@FILE --data DATA --run DIR",
+    ),
+}
+
+
 def _of_sweep(name: str) -> Coverage:
     table = SWEEPS[name]
     paper = next(paper for prefix, paper in _PAPERS.items() if name.startswith(prefix))
     command = f"vitadel sweep {name} --data DATA --run DIR"
-    return Coverage(paper, table.about, Status.ONE, (command,), table.note)
+    further = _FURTHER.get(name, ())
+    return Coverage(paper, table.about, Status.SEVERAL if further else Status.ONE, (command, *further), table.note)
 
 
 def coverage() -> dict[str, Coverage]:

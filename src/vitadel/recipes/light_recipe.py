@@ -210,6 +210,10 @@ _TEXT: Mapping[str, str] = {
 }
 
 
+# the text has each batch once plain and twice augmented, see the source of plan.repeats
+_EXCEPT = ", apart from repeated augmentation"
+
+
 def _with_text_of_thesis(recipe: Recipe) -> Recipe:
     """Batch, the ends of the learning rate, and the checkpoint chosen by FGSM, as section 4.1.1 has them."""
     plan = replace(
@@ -218,7 +222,7 @@ def _with_text_of_thesis(recipe: Recipe) -> Recipe:
     return replace(
         recipe,
         name=f"{recipe.name}-thesis",
-        about=f"{re.split('[,:]', recipe.about)[0]}, as the thesis's text has it",
+        about=f"{re.split('[,:]', recipe.about)[0]}, as the thesis's text has it{_EXCEPT * (recipe.plan.repeats > 1)}",
         plan=plan,
         selection=Selection(FGSM(), Linf(_EPS4)),
         sources={**recipe.sources, **_TEXT},
@@ -352,12 +356,18 @@ def xcit_s12_imagenet100() -> Recipe:
 
 
 def deit_s_imagenet100_thesis() -> Recipe:
-    """DeiT-S on ImageNet-100 with the learning rate of the thesis's text. Estimate: half an H200 hour."""
+    """DeiT-S on ImageNet-100 with the learning rate of the thesis's text. Estimate: half an H200 hour.
+
+    Its repeated augmentation is DeiT's, not that of the text.
+    """
     return _with_text_of_thesis(deit_s_imagenet100())
 
 
 def cait_s12_imagenet100_thesis() -> Recipe:
-    """CaiT-S12 with the layer scale and the learning rate of the thesis's text. Estimate: half an H200 hour."""
+    """CaiT-S12 with the layer scale and the learning rate of the thesis's text. Estimate: half an H200 hour.
+
+    Its repeated augmentation is DeiT's, not that of the text.
+    """
     recipe = _with_text_of_thesis(cait_s12_imagenet100())
     return replace(
         recipe,
@@ -367,7 +377,10 @@ def cait_s12_imagenet100_thesis() -> Recipe:
 
 
 def xcit_s12_imagenet100_thesis() -> Recipe:
-    """XCiT-S12 on ImageNet-100 with the learning rate of the thesis's text. Estimate: half an H200 hour."""
+    """XCiT-S12 on ImageNet-100 with the learning rate of the thesis's text. Estimate: half an H200 hour.
+
+    Its repeated augmentation is DeiT's, not that of the text.
+    """
     return _with_text_of_thesis(xcit_s12_imagenet100())
 
 
@@ -399,7 +412,7 @@ def _standard_imagenet(size: str, clean: float) -> Recipe:
         data=deit.data,
         preprocess=deit.preprocess,
         objective=Standard(smoothing=0.1),
-        plan=replace(deit.plan, batch_size=1024),
+        plan=replace(deit.plan, batch_size=1024, cooldown_epochs=0),
         selection=Selection(),
         seed=deit.seed,
         sources={
@@ -413,7 +426,7 @@ def _standard_imagenet(size: str, clean: float) -> Recipe:
             "objective": "paper: thesis 4.1.9; standard training",
             "objective.smoothing": _DEIT,
             "plan.epochs": "paper: thesis 4.1.9; 100 epochs",
-            "plan.cooldown_epochs": _DEIT,
+            "plan.cooldown_epochs": "paper: thesis 4.1.9; 100 epochs in all",
             "plan.batch_size": "our choice: as El-Nouby et al.'s README trains XCiT-S12, 8 x 128; the rate follows",
             "plan.optimizer.lr": f"{_DEIT}; El-Nouby et al.'s main.py",
             "plan.lr_scaling": "authors' code: El-Nouby et al.'s main.py; 0.0005 x batch / 512",
@@ -555,17 +568,18 @@ def xcit_s12_flowers102() -> Recipe:
 
 
 def _for_twenty_epochs(recipe: Recipe) -> Recipe:
-    """The length that the thesis's text has, without a cool-down, and the checkpoint chosen by FGSM."""
+    """Length and warm-up of the thesis's text, without a cool-down, and the checkpoint chosen by FGSM."""
     return replace(
         recipe,
         name=f"{recipe.name}-thesis",
         about=f"{recipe.about.split(',')[0]}, as the thesis's text has it",
-        plan=replace(recipe.plan, cooldown_epochs=0),
+        plan=replace(recipe.plan, warmup_lr=5e-6, cooldown_epochs=0),
         selection=Selection(FGSM(), Linf(_EPS8)),
         sources={
             **recipe.sources,
             "plan.epochs": "paper: thesis 4.2.1; 20 epochs",
             "plan.cooldown_epochs": "paper: thesis 4.2.1; 20 epochs in all",
+            "plan.warmup_lr": "paper: thesis 4.2.1; the recipe of the pre-training, which warms up from 5e-6 (4.1.1)",
             "plan.min_lr": f"{_HIGH}; the 5e-5 of thesis 4.1.1 is the peak here",
             "selection": _TEXT["selection"],
             "selection.attack": _TEXT["selection.attack"],
@@ -735,11 +749,13 @@ def xcit_s12_cifar10_thesis() -> Recipe:
             base.plan,
             batch_size=512,
             lr_scaling=LRScaling.FIXED,
+            cooldown_epochs=0,
             augment=ResizedCrop(scale=(0.8, 1.2), ratio=(0.95, 1.05)),
         ),
         sources={
             **_without(_CIFAR, "plan.lr_scaling"),
             "plan.batch_size": "paper: thesis 4.1.1; 8 x 64",
+            "plan.cooldown_epochs": "paper: thesis 4.2.1; 20 epochs in all",
             "plan.augment": "paper: thesis 4.2.1; a box larger than the image never fits, so 0.8 to 1",
         },
     )
@@ -761,6 +777,7 @@ def xcit_s12_cifar10_scratch() -> Recipe:
             "model.start": "paper: thesis 4.2.1",
             "model.options": _SCRATCH,
             "plan.epochs": "paper: thesis 4.2.1; the authors' configuration has 100",
+            "plan.cooldown_epochs": "paper: thesis 4.2.1; 300 epochs in all",
             "plan.augment": "paper: thesis 4.2.1; the crops of its fine-tuning",
             "plan.augment.steps.1": f"{_SCRATCH}; erasing is in the configuration alone, the thesis's text has none",
         },

@@ -363,7 +363,7 @@ _JAIN_TABLES: dict[str, PublishedSweep] = {
 
 # the models of table 3 that are trained on ImageNet-21k and have public weights; clean, ImageNet-C over 95 cells, R, A,
 # shape accuracy on conflict stimuli
-_HUB = "hf-hub:timm/{}"
+_FILE = "timm:{0}@{0}.safetensors"
 _21K: Mapping[str, tuple[str, tuple[float, float, float, float, float]]] = {
     "ResNet-50x1": ("resnetv2_50x1_bit.goog_in21k_ft_in1k", (80.10, 52.97, 26.82, 9.92, 30.96)),
     "ResNet-101x1": ("resnetv2_101x1_bit.goog_in21k_ft_in1k", (82.40, 58.08, 30.37, 15.73, 35.54)),
@@ -386,10 +386,11 @@ _ATTACKED = {
     "ResNet-101x3": (85.8, 44.4, 14.4),
     "ResNet-152x4": (84.6, 47.2, 13.9),
 }
-_MODELS = Axis("model", tuple(Value(label, model=_HUB.format(name)) for label, (name, _) in _21K.items()))
+_MODELS = Axis("model", tuple(Value(label, model=_FILE.format(name)) for label, (name, _) in _21K.items()))
 _WEIGHTS = (
-    "The rows are the models trained on ImageNet-21k, whose weights are public; ViT-B/32 and ViT-L/16 are of a later "
-    "training of the same authors (augreg). The weights of the other 18 are not public: --model NAME=MODEL "
+    "The rows are the models trained on ImageNet-21k, whose weights are public: download timm's and place each as "
+    "NAME.safetensors in the current folder, or write --model 'ViT-B/16=timm:NAME@FILE'. ViT-B/32 and ViT-L/16 are of "
+    "a later training of the same authors (augreg). The weights of the other 18 are not public: --model NAME=MODEL "
     "evaluates one of yours."
 )
 
@@ -601,7 +602,13 @@ _XCIT = Axis(
     ),
 )
 _VITS = Axis("model", tuple(value for value in _MODELS.values if value.label.startswith("ViT")))
-_JAIN2 = Axis("model", (Value("pgd-at + awp", recipe=aas.vit_b_imagenet100_at_awp),))
+# "a normally trained" ViT-B/16: that of PGD-AT without its adversary
+_JAIN2 = Axis(
+    "model",
+    (Value("standard", ("objective.attack=null", "selection.attack=null"), recipe=aas.vit_b_imagenet100_at),),
+)
+_RESNETS33 = ("ResNet-50x3", "ResNet-101x1", "ResNet-101x3")
+_FIGURE33 = Axis("model", tuple(value for value in _MODELS.values if value.label in _RESNETS33))
 _TORA = Axis("lambda", tuple(Value(weight, (f"objective.weight={weight}",)) for weight in ("0.1", "0.5", "0.9")))
 
 _FIGURES: dict[str, PublishedSweep] = {
@@ -627,20 +634,30 @@ _FIGURES: dict[str, PublishedSweep] = {
     "jain2024-figure2": _figure(
         _JAIN.format("figure 2"),
         "gaps between the largest attention scores",
-        "vit-b-imagenet100-at-awp",
+        "vit-b-imagenet100-at",
         _JAIN2,
         _EPS8,
         ("masking-quick",),
-        "The paper's model is trained normally: --model standard=MODEL.",
+        "The model is trained normally, for which the paper gives no settings: here those of PGD-AT. --model "
+        "standard=MODEL shows one of yours.",
     ),
     "bhojanapalli2021-figures7-9": _figure(
-        _BHOJANAPALLI.format("figures 7, 8, 9 and 31 to 34"),
+        _BHOJANAPALLI.format("figures 7, 8, 9, 31, 32 and 34"),
         "correlation of layers, lesions and restricted attention",
         "",
         _VITS,
         "linf:1/255",
         ("correlation", "lesion", "restricted-attention"),
         _WEIGHTS,
+    ),
+    "bhojanapalli2021-figure33": _figure(
+        _BHOJANAPALLI.format("figure 33"),
+        "linear CKA between the residual blocks of ResNets",
+        "",
+        _FIGURE33,
+        "linf:1/255",
+        ("correlation:measure=cka,biased=true,group=4096",),
+        f"On 4096 images: --data imagenet:DIR[:4096]; the paper draws them at random. {_WEIGHTS}",
     ),
     "bhojanapalli2021-figure5": _figure(
         _BHOJANAPALLI.format("figures 1 and 5"),

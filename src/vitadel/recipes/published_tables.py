@@ -305,8 +305,9 @@ SWEEPS: dict[str, PublishedSweep] = {
         },
         note="The batch is that of the recipe; the thesis has 256 images on each of 64 devices, 128 for XCiT-L12. The "
         "ResNets are of Bai et al. 2021 and Salman et al. 2020; nothing here trains the second: --model "
-        "wide-resnet-50-2=timm:wide_resnet50_2@FILE evaluates it. Clean accuracy without adversarial training is that "
-        "of section 4.1.9, of the recipes xcit-s12-imagenet-standard and its like.",
+        "wide-resnet-50-2=timm:wide_resnet50_2@FILE evaluates it, in a command of its own, which leaves out the rows "
+        "that are trained. Clean accuracy without adversarial training is that of section 4.1.9, of the recipes "
+        "xcit-s12-imagenet-standard and its like.",
     ),
     "wu2025-table2-smoothing": PublishedSweep(
         source=_WU.format("2, left"),
@@ -367,7 +368,8 @@ SWEEPS: dict[str, PublishedSweep] = {
             ("1.0",): PublishedAccuracy(94.41, 73.56),
         },
         settings=("plan.epochs=1000",),
-        note="The column is headed AA, but caption and text say PGD-40. There is no row at 0.3.",
+        note="The column is headed AA, but caption and text say PGD-40. There is no row at 0.3. The generated "
+        "images are needed with --small, too: another folder of them is --set synthetic.folder=DIR.",
     ),
     "wu2025-table4": PublishedSweep(
         source=_WU.format(4),
@@ -460,40 +462,25 @@ SWEEPS: dict[str, PublishedSweep] = {
         },
         note=_LIKELY,
     ),
-    "tora-table3-low": PublishedSweep(
-        source=_LI_XU.format("3, lambda 0.1"),
-        about="what is added to a frozen ViT, lambda 0.1",
+    "tora-table3": PublishedSweep(
+        source=_LI_XU.format(3),
+        about="what is added to a frozen ViT, by lambda",
         recipe="tora-vit-b16-imagenet",
-        axes=(_TUNINGS,),
+        axes=(Axis.of("lambda", ("0.1", "0.9")), _TUNINGS),
         threat="linf:1/255",
         attack=_PGD,
         columns=_BY_TORA,
         test_images=50000,
         rows={
-            ("head only",): PublishedAccuracy(80.2, 15.5, others=_tora(41.1, 22.1, 42.0, 56.9, hours=15.55)),
-            ("single adapter",): PublishedAccuracy(82.5, 15.1, others=_tora(40.9, 36.9, 48.3, 46.2, hours=15.55)),
-            ("adapter fusion",): PublishedAccuracy(82.2, 22.6, others=_tora(46.2, 36.4, 52.2, 35.5, hours=19.63)),
-            ("tora",): PublishedAccuracy(84.1, 23.3, others=_tora(48.4, 46.5, 57.6, 31.7, hours=19.82)),
+            ("0.1", "head only"): PublishedAccuracy(80.2, 15.5, others=_tora(41.1, 22.1, 42.0, 56.9, hours=15.55)),
+            ("0.1", "single adapter"): PublishedAccuracy(82.5, 15.1, others=_tora(40.9, 36.9, 48.3, 46.2, hours=15.55)),
+            ("0.1", "adapter fusion"): PublishedAccuracy(82.2, 22.6, others=_tora(46.2, 36.4, 52.2, 35.5, hours=19.63)),
+            ("0.1", "tora"): PublishedAccuracy(84.1, 23.3, others=_tora(48.4, 46.5, 57.6, 31.7, hours=19.82)),
+            ("0.9", "head only"): PublishedAccuracy(79.0, 16.3, others=_tora(42.0, 12.9, 40.2, 62.5, hours=15.55)),
+            ("0.9", "single adapter"): PublishedAccuracy(72.3, 30.1, others=_tora(53.1, 3.1, 21.4, 78.7, hours=15.55)),
+            ("0.9", "adapter fusion"): PublishedAccuracy(79.5, 55.3, others=_tora(66.2, 20.4, 51.7, 42.9, hours=19.69)),
+            ("0.9", "tora"): PublishedAccuracy(80.3, 57.5, others=_tora(74.2, 22.2, 53.7, 41.6, hours=19.83)),
         },
-        settings=("objective.weight=0.1",),
-        note=_LIKELY,
-    ),
-    "tora-table3-high": PublishedSweep(
-        source=_LI_XU.format("3, lambda 0.9"),
-        about="what is added to a frozen ViT, lambda 0.9",
-        recipe="tora-vit-b16-imagenet",
-        axes=(_TUNINGS,),
-        threat="linf:1/255",
-        attack=_PGD,
-        columns=_BY_TORA,
-        test_images=50000,
-        rows={
-            ("head only",): PublishedAccuracy(79.0, 16.3, others=_tora(42.0, 12.9, 40.2, 62.5, hours=15.55)),
-            ("single adapter",): PublishedAccuracy(72.3, 30.1, others=_tora(53.1, 3.1, 21.4, 78.7, hours=15.55)),
-            ("adapter fusion",): PublishedAccuracy(79.5, 55.3, others=_tora(66.2, 20.4, 51.7, 42.9, hours=19.69)),
-            ("tora",): PublishedAccuracy(80.3, 57.5, others=_tora(74.2, 22.2, 53.7, 41.6, hours=19.83)),
-        },
-        settings=("objective.weight=0.9",),
         note=_LIKELY,
     ),
 }
@@ -503,7 +490,7 @@ FORMER_NAMES = {
     name.replace("debenedetti2022-", "thesis-").replace("wu2025-", "vit-wrn-"): name
     for name in SWEEPS
     if name.startswith(("debenedetti2022-", "wu2025-"))
-}
+} | dict.fromkeys(("tora-table3-low", "tora-table3-high"), "tora-table3")
 
 
 def _standard(table: PublishedSweep) -> PublishedSweep:

@@ -179,7 +179,7 @@ def _evaluate(
     """The scores of a row: of its first attack, and of every column."""
     published = sweep.printed(one)
     model = one.model or str(folder)
-    calls = evaluations(one.columns, model, folder, sweep.images(one), sweep.threat, one.head)
+    calls = evaluations(one.columns, model, folder, sweep.images(one), sweep.threat, one.head, one.own_columns_of)
     records = {
         column.name: select(column, done, call.threat)
         for call, columns in calls.items()

@@ -24,7 +24,7 @@ from vitadel.models import Tuning
 from vitadel.objectives import Standard, TORATraining
 from vitadel.recipes.cifar10 import cifar10_vit_tiny_short
 from vitadel.recipes.digits import digits_class_token
-from vitadel.recipes.recipe import ModelChoice, Recipe, Selection
+from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
 from vitadel.threats import Linf
 from vitadel.train import AdamW, Compile, LRScaling, Mixing, PILAugment, Precision, TrainingConfig
 
@@ -205,6 +205,39 @@ def cifar10_vit_tiny_standard_short() -> Recipe:
         selection=Selection(),
         sources={"*": "our choice"},
         expect={},
+    )
+
+
+def cifar10_vit_tiny_imagenet_finetune() -> Recipe:
+    """ViT-Tiny/4 fine-tuned from ImageNet, a more accurate network for the short ones to freeze.
+
+    The weights of timm's `vit_tiny_patch16_224` are a file of yours; patches of 16 are resampled to 4, the positions of
+    14 x 14 patches to 8 x 8. Estimate: 2 minutes on one H200, at the 40,000 images/s of
+    cifar10-vit-tiny-standard-short. Not measured; it is made to exceed 88% clean accuracy.
+    """
+    base = cifar10_vit_tiny_standard_short()
+    return replace(
+        base,
+        name="cifar10-vit-tiny-imagenet-finetune",
+        about="ViT-Tiny/4 from ImageNet to CIFAR-10, standard training, short",
+        model=ModelChoice(
+            "timm:vit_tiny_patch16_224@vit_tiny_patch16_224.safetensors",
+            image_size=32,
+            patch_size=4,
+            normalize=Normalize.MODEL,
+        ),
+        plan=replace(
+            base.plan,
+            epochs=60,
+            optimizer=AdamW(lr=5e-4, weight_decay=0.05),
+            mixing=Mixing(cutmix=1.0, probability=0.5),
+        ),
+        sources={
+            "*": "our choice",
+            "model.normalize": "our choice: as the weights were trained",
+            "plan.optimizer.lr": "our choice: half of that from random weights",
+            "plan.mixing.probability": "our choice: light augmentation, half of all batches",
+        },
     )
 
 

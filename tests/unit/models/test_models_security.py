@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -33,6 +34,7 @@ from vitadel.models.build import build_on_meta, default_spec
 from vitadel.models.options import check_options
 from vitadel.models.spec import SPEC_KEY
 from vitadel.recipes import RECIPES, override, train_recipe
+from vitadel.recipes.published_tables import SWEEPS
 
 SMALL: dict[str, Option] = {"depth": 1, "embed_dim": 32, "num_heads": 2}
 
@@ -245,6 +247,19 @@ def test_names_of_other_sources_are_refused(tmp_path: Path, name: str) -> None:
     if name.startswith("timm:"):
         with pytest.raises(UsageError, match="timm has no model"):
             load(name, pretrained=True)
+
+
+EXISTING = [name for name, one in SWEEPS.items() if any(value.model for axis in one.axes for value in axis.values)]
+
+
+@pytest.mark.parametrize("table", EXISTING)
+def test_models_of_published_tables_have_names_that_load_accepts(table: str, tmp_path: Path) -> None:
+    for model in (value.model for axis in SWEEPS[table].axes for value in axis.values if value.model):
+        name, at, file = model.partition("@")
+        assert default_spec(name, {}).num_classes == 1000
+        assert (at, file) == ("@", f"{name.removeprefix('timm:')}.safetensors")
+        with pytest.raises(UsageError, match=f"{re.escape(file)}.*does not exist"):
+            load(f"{name}@{tmp_path / file}")
 
 
 # descriptions in headers

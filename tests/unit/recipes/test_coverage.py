@@ -8,9 +8,12 @@ import pytest
 from typer.main import get_command
 
 from vitadel.analyze import STUDIES
+from vitadel.analyze.correlation import Correlation, SimilarityMeasure
+from vitadel.api.analyze import as_study
 from vitadel.api.sweep import as_sweep
 from vitadel.cli import app
 from vitadel.evaluate.parsing import as_suites
+from vitadel.objectives import Adversarial
 from vitadel.recipes import RECIPES
 from vitadel.recipes.coverage import Status, coverage
 from vitadel.recipes.published_tables import SWEEPS
@@ -52,6 +55,30 @@ def test_what_is_impossible_says_why_and_the_rest_has_commands() -> None:
         assert (one.status is Status.IMPOSSIBLE) == (not one.commands), name
         assert one.status is not Status.IMPOSSIBLE or one.why, name
         assert one.status is not Status.ONE or len(one.commands) == 1, name
+
+
+def test_rows_that_a_sweep_does_not_train_are_commands_of_their_own() -> None:
+    for name, table in SWEEPS.items():
+        made = {row.labels for row in as_sweep(name).combinations()}
+        missing = table.rows.keys() - made
+        assert (ENTRIES[name].status is Status.SEVERAL) == bool(missing), name
+        text = " ".join(ENTRIES[name].commands)
+        assert all(f"--model {label}=" in text for labels in missing for label in labels), name
+
+
+def test_figure_33_is_of_resnets_as_in_the_paper() -> None:
+    """Figure 33: "Linear Centered Kernel" alignment of ResNet-50x3, 101x1 and 101x3 on 4096 samples."""
+    made = as_sweep("bhojanapalli2021-figure33", data="digits")
+    assert {one.labels[0] for one in made.combinations()} == {"ResNet-50x3", "ResNet-101x1", "ResNet-101x3"}
+    (study,) = made.studies
+    assert as_study(study) == Correlation(measure=SimilarityMeasure.CKA, biased=True, group=4096)
+
+
+def test_model_of_jains_figure_2_is_trained_normally() -> None:
+    (one,) = as_sweep("jain2024-figure2").combinations()
+    assert isinstance(one.recipe.objective, Adversarial)
+    assert one.recipe.objective.attack is None
+    assert one.recipe.selection.attack is None
 
 
 @pytest.mark.parametrize("name", ENTRIES)

@@ -79,6 +79,9 @@ def test_layer_scale_of_cait() -> None:
 
 def test_repeated_augmentation_says_that_it_is_not_that_of_the_thesis() -> None:
     """Thesis 4.1.1: each batch 3 times, "the first one without data augmentations", 3 times the number of epochs."""
+    for name in ("deit-s-imagenet100", "cait-s12-imagenet100", "xcit-s12-imagenet100"):
+        assert RECIPES[f"{name}-thesis"]().about.endswith("text has it, apart from repeated augmentation")
+    assert RECIPES["xcit-n12-imagenet100-thesis"]().about.endswith("text has it")
     source = str(sources_of("deit-s-imagenet100")["plan.repeats"])
     assert source.startswith("our choice: as DeiT's sampler")
     assert "thesis 4.1.1" in source
@@ -96,7 +99,7 @@ def test_standard_training_of_all_sizes(size: str, clean: str) -> None:
     assert recipe.objective == Standard(smoothing=0.1)
     assert recipe.selection == Selection()
     assert recipe.model == robust.model
-    assert (plan.epochs, plan.repeats, plan.batch_size, plan.peak_lr) == (100, 1, 1024, 1e-3)
+    assert (plan.total_epochs, plan.repeats, plan.batch_size, plan.peak_lr) == (100, 1, 1024, 1e-3)
     assert (plan.warmup_epochs, plan.warmup_lr, plan.min_lr) == (5, 1e-6, 1e-5)
     assert isinstance(plan.optimizer, AdamW)
     assert plan.optimizer.weight_decay == 0.05
@@ -256,6 +259,16 @@ def test_fine_tuning_scales_the_learning_rate_by_the_root_of_the_batch() -> None
     assert RECIPES["xcit-s12-cifar10"]().plan.total_epochs == 22
 
 
+@pytest.mark.parametrize(
+    ("name", "epochs"),
+    [("xcit-s12-cifar10-thesis", 20), ("xcit-s12-cifar10-scratch", 300), ("xcit-s12-cifar10-scratch-synthetic", 300)],
+)
+def test_cifar_trainings_are_as_long_as_the_thesis_says(name: str, epochs: int) -> None:
+    """Thesis 4.2.1: "we fine-tune for 20 epochs", "without pre-training for 300 epochs"."""
+    assert RECIPES[name]().plan.total_epochs == epochs
+    assert sources_of(name)["plan.cooldown_epochs"] == f"paper: thesis 4.2.1; {epochs} epochs in all"
+
+
 @pytest.mark.parametrize("name", ["xcit-s12-caltech101", "xcit-s12-flowers102"])
 def test_fine_tuning_at_full_size_has_no_warm_up_of_eps(name: str) -> None:
     recipe = RECIPES[name]()
@@ -265,6 +278,8 @@ def test_fine_tuning_at_full_size_has_no_warm_up_of_eps(name: str) -> None:
     # thesis 4.2.1: "for 20 epochs"; the cool-down is in the authors' configuration
     twin = RECIPES[f"{name}-thesis"]()
     assert (twin.plan.peak_lr, twin.plan.total_epochs, twin.selection.attack) == (5e-5, 20, FGSM())
+    # "the same training recipe as the one used for pre-training", whose warm-up is from 5e-6
+    assert (recipe.plan.warmup_lr, twin.plan.warmup_lr, rate(twin.name, 0)) == (1e-6, 5e-6, 5e-6)
     assert sources_of(name)["plan.cooldown_epochs"] == "authors' code: configs/xcit-adv-finetuning-hi-res.yaml"
     assert sources_of(twin.name)["plan.cooldown_epochs"] == "paper: thesis 4.2.1; 20 epochs in all"
 

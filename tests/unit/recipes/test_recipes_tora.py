@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from vitadel import models
@@ -82,14 +83,39 @@ def test_radii_and_phases() -> None:
     assert RECIPES["digits-tora"]().model.start == "runs/digits-class-token"
 
 
+def test_imagenet_weights_are_resampled_fine_tuned_and_frozen(tmp_path: Path) -> None:
+    """Patches of 16 at 224 px become patches of 4 at 32 px, and adapters are trained beside the result."""
+    name, options = "timm:vit_tiny_patch16_224", {"depth": 2, "embed_dim": 12, "num_heads": 2}
+    published = models.load(name, num_classes=1000, options=options, seed=1)
+    file = tmp_path / "vit_tiny_patch16_224.safetensors"
+    save_file(published.net.state_dict(), file)
+    recipe = RECIPES["cifar10-vit-tiny-imagenet-finetune"]()
+    assert recipe.model.start == f"{name}@{file.name}"
+    recipe = replace(recipe, model=replace(recipe.model, start=f"{name}@{file}", options=options))
+    toy = [*SHORT, "plan.batch_size=8", "plan.compile=off", "plan.precision=float32"]
+    tuned = train_recipe(override(recipe, toy), tmp_path / "backbone", data_spec="digits[:16]")
+    assert tuned.spec is not None
+    assert (tuned.spec.image_size, tuned.spec.patch_size, tuned.spec.normalization) == (32, 4, published.normalization)
+    assert tuned(torch.rand(1, 3, 32, 32)).shape == (1, 10)
+    tora = override(
+        RECIPES["cifar10-tora-short"](),
+        [*toy, f"model.start={tmp_path / 'backbone'}", "model.tuning.reduction=2", "plan.validate_every_epochs=2"],
+    )
+    adapted = train_recipe(tora, tmp_path / "tora", data_spec="digits[:16]")
+    assert isinstance(adapted.net, AdaptedViT)
+    frozen = adapted.net.backbone.state_dict()
+    assert all(torch.equal(frozen[key], weights) for key, weights in tuned.net.state_dict().items())
+
+
 def test_published_numbers_agree_with_each_other() -> None:
-    by_lambda, low, high = (SWEEPS[name].rows for name in ("tora-table2", "tora-table3-low", "tora-table3-high"))
-    for weight, rows in (("0.1", low), ("0.9", high)):
+    by_lambda, by_tuning = (SWEEPS[name].rows for name in ("tora-table2", "tora-table3"))
+    for weight in ("0.1", "0.9"):
         published = by_lambda[weight, "joint"]
         assert published.clean is not None
         assert published.robust is not None
         rounded = (round(published.clean, 1), round(published.robust, 1))
-        assert rounded == (rows[("tora",)].clean, rows[("tora",)].robust)
+        row = by_tuning[weight, "tora"]
+        assert rounded == (row.clean, row.robust)
     curve = [by_lambda[weight, "joint"] for weight in ("0.1", "0.3", "0.5", "0.7", "0.9")]
     # the robust head is at most a point less accurate than the accurate one, and one to four more robust
     for weight in ("0.1", "0.3", "0.5", "0.7", "0.9"):
@@ -101,19 +127,19 @@ def test_published_numbers_agree_with_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "label", "name"),
+    ("table", "labels", "name"),
     [
-        ("tora-table3-low", "head only", "head-only-vit-b16-imagenet"),
-        ("tora-table3-high", "single adapter", "single-adapter-vit-b16-imagenet"),
-        ("tora-table3-low", "adapter fusion", "adapter-fusion-vit-b16-imagenet"),
-        ("tora-table1", "0.9", "tora-vit-b16-imagenet"),
+        ("tora-table3", ("0.1", "head only"), "head-only-vit-b16-imagenet"),
+        ("tora-table3", ("0.9", "single adapter"), "single-adapter-vit-b16-imagenet"),
+        ("tora-table3", ("0.1", "adapter fusion"), "adapter-fusion-vit-b16-imagenet"),
+        ("tora-table1", ("0.9",), "tora-vit-b16-imagenet"),
     ],
 )
-def test_rows_of_the_tables_are_the_recipes(table: str, label: str, name: str) -> None:
+def test_rows_of_the_tables_are_the_recipes(table: str, labels: tuple[str, ...], name: str) -> None:
     published = SWEEPS[table]
     sweep = Sweep(RECIPES[published.recipe](), published.axes, settings=published.settings)
-    member = next(member for member in sweep.combinations() if member.labels == (label,))
-    weight = 0.1 if table.endswith("low") else 0.9
+    member = next(member for member in sweep.combinations() if member.labels == labels)
+    weight = float(labels[0])
     wanted = RECIPES[name]()
     assert member.recipe.model == wanted.model
     assert member.recipe.objective == replace(objective(wanted), weight=weight)

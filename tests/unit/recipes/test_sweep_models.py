@@ -14,7 +14,7 @@ from vitadel.api.train import train
 from vitadel.core.errors import UsageError
 from vitadel.recipes import RECIPES, Recipe, train_recipe
 from vitadel.recipes.axes import Axis, Value
-from vitadel.recipes.columns import Column
+from vitadel.recipes.columns import Column, evaluations
 from vitadel.recipes.published import PublishedAccuracy, PublishedSweep
 from vitadel.recipes.published_tables import SWEEPS
 from vitadel.recipes.sweep import Sweep
@@ -111,6 +111,30 @@ def test_rows_that_are_attacks_share_one_model(tmp_path: Path, monkeypatch: pyte
     assert plain.test.clean == unscaled.clean
 
 
+@pytest.mark.parametrize("name", SWEEPS)
+def test_no_two_rows_write_different_evaluations_into_one_folder(name: str) -> None:
+    table = SWEEPS[name]
+    made = as_sweep(name, data="digits[:64]", small=bool(table.recipe) and "synthetic" not in table.about)
+    written: dict[Path, object] = {}
+    for row in made.combinations():
+        images, folder = made.images(row), Path(row.folder)
+        for one in evaluations(row.columns, "m", folder, images, made.threat, row.head, row.own_columns_of):
+            call = (one.suites, one.threat, one.scaling, one.data)
+            assert written.setdefault(one.run, call) == call, one.run
+
+
+def test_rows_with_attacks_of_their_own_are_all_evaluated(runs: list[Path], tmp_path: Path) -> None:
+    labels = ["FGSM", "PGD-20"]
+    made = as_sweep("jain2024-table3-cifar10", [f"attack={','.join(labels)}"], small=True, data="digits[:32]")
+    columns = {"FGSM": (Column("robust", "fgsm"),), "PGD-20": (Column("robust", "pgd:steps=2"),)}
+    axis = Axis("attack", tuple(Value(label, columns=own) for label, own in columns.items()))
+    short = replace(made, axes=(axis,), recipe=RECIPES["digits-standard"](), small=None, settings=("plan.epochs=1",))
+    table = train_sweep(short, tmp_path).table
+    assert [(row.state, row.reason) for row in table.rows] == [("done", None)] * 2
+    assert [row.columns[1].published for row in table.rows] == [66.48, 63.14]
+    assert {row.folder for row in table.rows} == {"model"}
+
+
 def test_heads_are_rows_of_one_training(tmp_path: Path) -> None:
     made = as_sweep("tora-table2", ["lambda=0.5"], SHORT, small=True, data="digits[:64]")
     table = train_sweep(made, tmp_path).table
@@ -122,10 +146,10 @@ def test_heads_are_rows_of_one_training(tmp_path: Path) -> None:
 
 
 def test_gpu_hours_come_from_the_log_of_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = as_sweep("tora-table3-low", ["tuning=tora"], SHORT, small=True, data="digits[:64]")
+    made = as_sweep("tora-table3", ["lambda=0.1", "tuning=tora"], SHORT, small=True, data="digits[:64]")
     (before,) = train_sweep(made, tmp_path).table.rows
     assert "GPU hours" not in values(list(before.columns)), "there is no GPU"
-    run = tmp_path / "tuning=tora"
+    run = tmp_path / "lambda=0.1,tuning=tora"
     monkeypatch.setattr(module, "ran_on_gpu", lambda run: True)
     (after,) = train_sweep(made, tmp_path).table.rows
     (hours,) = (one for one in after.columns if one.column == "GPU hours")

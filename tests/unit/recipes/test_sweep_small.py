@@ -91,7 +91,7 @@ def test_what_is_counted_in_epochs_keeps_its_share() -> None:
 
 def test_settings_of_the_user_come_last_and_the_row_says_its_scale(tmp_path: Path) -> None:
     made = as_sweep(
-        "tora-table3-low", ["tuning=single adapter,tora"], ["plan.epochs=2"], small=True, data="digits[:64]"
+        "tora-table3", ["lambda=0.1", "tuning=single adapter,tora"], ["plan.epochs=2"], small=True, data="digits[:64]"
     )
     assert [one.recipe.plan.epochs for one in made.combinations()] == [2, 2]
     result = train_sweep(made, tmp_path)
@@ -106,11 +106,22 @@ def test_settings_of_the_user_come_last_and_the_row_says_its_scale(tmp_path: Pat
     assert {one.text("recipe", "model", "start") for one in manifests} == {str(tmp_path / "start")}
     assert Run.open(tmp_path / "start").manifest.text("recipe", "name") == "digits-class-token"
     first, compared = SweepResult(tmp_path, result.table).tables()
-    assert first.columns[1] == "scale"
-    assert first.rows[0][1] == single.label
+    assert first.columns[2] == "scale"
+    assert first.rows[0][2] == single.label
     assert all(row[-1].endswith("≠") for row in compared.rows)
     # nothing is trained or evaluated again
     assert train_sweep(made, tmp_path).table == result.table
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_missing_generated_images_are_refused_before_any_training(tmp_path: Path, small: bool) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(UsageError, match=r"needs the generated images in data/cifar10-edm.*synthetic.folder=DIR"):
+        train_sweep("wu2025-table3", folder, axes=["mix=0.2,0.4"], data="digits[:64]", small=small)
+    assert not folder.exists()
+    # tables that vary something else leave generated images out at the small scale
+    made = as_sweep("wu2025-table2-beta", small=True, data="digits[:64]")
+    made.refuse(made.combinations())
 
 
 def test_what_has_no_small_scale_is_refused() -> None:
