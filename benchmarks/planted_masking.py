@@ -1,7 +1,7 @@
 """Gradient attacks, Square and attacks with scaled attention on a network whose gradients are exactly zero.
 
-    vitadel train digits-pointer --run runs/pointer
-    python benchmarks/planted_masking.py runs/pointer [--threat linf:24/255] [--out FILE.jsonl]
+    vitadel train digits-masked-gradient --run runs/masked
+    python benchmarks/planted_masking.py runs/masked [--threat linf:24/255] [--out FILE.jsonl]
 
 Scored on the network itself. Of each scaling: the images it breaks, its share of those that Square breaks, and the
 number of images it breaks that Square does not.
@@ -53,7 +53,7 @@ def main() -> None:
     write_record(
         {
             "benchmark": "planted-masking",
-            "model": "vitadel:pointer",
+            "model": "vitadel:masked_gradient_net",
             "threat": args.threat,
             "n": len(x),
             "correct": int(correct_B.sum()),

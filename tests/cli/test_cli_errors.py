@@ -95,7 +95,7 @@ def test_numbers_out_of_range_are_refused_before_a_folder_is_taken(
         ("plan.optimizer.betas=1,1", "AdamW.betas[0] must lie in [0, 1), got 1.0"),
         ("seed=18446744073709551616", "--set seed is too large a number: got '18446744073709551616'"),
         ("preprocess=squash:99999999", "Squash.size must lie in [1, 4096], got 99999999"),
-        ("model.image_size=100000", "ModelChoice.image_size must lie in [1, 4096], got 100000"),
+        ("model.image_size=100000", "ModelConfig.image_size must lie in [1, 4096], got 100000"),
     ):
         assert message in mistake(vitadel(*train, setting))
     evaluate = ("evaluate", trained, "--data", "digits[:8]", *run)
@@ -194,7 +194,7 @@ def test_invalid_sizes_and_normalizations_are_refused(vitadel: Command, tmp_path
         ("model.options.embed_dim=1000000000", "the option embed_dim must be a whole number from 1 to 65536, got"),
         ("model.options.depth=" + "[" * 5000, "model.options.depth needs a number, true, false or a word"),
         ("model.options.checkpoint_path=w.pth", "unknown option of timm:test_vit 'checkpoint_path'"),
-        ("model.image_size=100000", "ModelChoice.image_size must lie in [1, 4096], got 100000"),
+        ("model.image_size=100000", "ModelConfig.image_size must lie in [1, 4096], got 100000"),
     ):
         assert message in mistake(vitadel(*train, setting))
     assert not (tmp_path / "run").exists()

@@ -117,7 +117,7 @@ class Grammar:
 
     def table(self) -> Words:
         tables: dict[str, Iterable[str]] = {
-            **{"recipes": RECIPES, "models": ("timm:test_vit", "vitadel:pointer"), "attacks": ATTACKS},
+            **{"recipes": RECIPES, "models": ("timm:test_vit", "vitadel:masked_gradient_net"), "attacks": ATTACKS},
             **{"scalings": SCALINGS, "suites": SUITES, "studies": STUDIES, "sweeps": SWEEPS},
         }
         name = self.random.choice(sorted(tables))
@@ -145,7 +145,7 @@ class Grammar:
         file = f"{TRAINED}/checkpoints/best.safetensors"
         rare = (
             "timm:test_vit",
-            "vitadel:pointer",
+            "vitadel:masked_gradient_net",
             f"timm:test_vit@{file}",
             "zoo:nothing",
             f"{ADAPTED}#acc",

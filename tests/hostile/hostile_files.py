@@ -175,7 +175,18 @@ def _changed_tree(tree: Any, random: Random, value: object = None) -> Any:
 
 
 def _json_value(random: Random) -> object:
-    texts = ("", "x", "a" * 20_000, "[/b]", "\ud800", "../../x", "timm:test_vit", "vitadel:pointer", "\n", "\x1b[31m")
+    texts = (
+        "",
+        "x",
+        "a" * 20_000,
+        "[/b]",
+        "\ud800",
+        "../../x",
+        "timm:test_vit",
+        "vitadel:masked_gradient_net",
+        "\n",
+        "\x1b[31m",
+    )
     others: tuple[object, ...] = (None, True, False, [], {}, [1, 2], {"a": 1}, [[]], ["x"] * 1000)
     return random.choice((random.choice(_NUMBERS), random.choice(texts), random.choice(others)))
 

@@ -21,7 +21,7 @@ from vitadel.data import Split, Squash
 from vitadel.evaluate import SUITES, Context, NamedAttack, evaluate_suite
 from vitadel.goals import Untargeted, top_other_classes
 from vitadel.losses import cross_entropy, margin
-from vitadel.models import Tuning, family_of
+from vitadel.models import AdapterConfig, family_of
 from vitadel.objectives import AWP, TRADES, Adversarial, Examples, Output, Standard, TORATraining
 from vitadel.runs import Run
 from vitadel.threats import L1, L2, Linf, Threat
@@ -323,7 +323,7 @@ def test_fast_training_of_adapters_matches_plain_training(tmp_path: Path, output
     for name, compiled in (("plain", Compile.OFF), ("fast", Compile.BLOCKS)):
         run = Run.claim(tmp_path / name, "train", {}, device="cuda")
         chosen = replace(plan, compile=compiled, attack_model=compiled is not Compile.OFF)
-        adapted = models.tora(model("timm:vit_tiny_patch16_224"), Tuning(), num_classes=10, seed=0)
+        adapted = models.tora(model("timm:vit_tiny_patch16_224"), AdapterConfig(), num_classes=10, seed=0)
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "passes could not be captured")
             Trainer(adapted, objective, digits(), chosen, run, seed=0).fit()

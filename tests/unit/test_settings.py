@@ -67,7 +67,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "Linf": {"eps": 0.1},
     "Lion": {"lr": 0.1},
     "MART": {"attack": _ATTACK, "threat": _THREAT},
-    "ModelChoice": {"start": "vitadel:x", "image_size": 32},
+    "ModelConfig": {"start": "vitadel:x", "image_size": 32},
     "Sampler": {"real": 10, "batch_size": 2, "seed": 0},
     "TrainingConfig": {"epochs": 2, "batch_size": 4, "optimizer": AdamW(0.1)},
     "Recipe": {f.name: getattr(_RECIPE, f.name) for f in dataclasses.fields(_RECIPE)},

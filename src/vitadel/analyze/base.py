@@ -19,7 +19,7 @@ from vitadel.core.distributed import Ranks
 from vitadel.core.files import write_json
 from vitadel.core.numeric import check_ranges
 from vitadel.core.progress import ProgressCallback, silent
-from vitadel.data import refuse_empty
+from vitadel.data import check_not_empty
 from vitadel.evaluate.context import Context, without_caller_modes
 from vitadel.evaluate.images import TensorImages
 from vitadel.evaluate.store import Row, TableRows
@@ -46,7 +46,7 @@ class Study(Protocol):
     about: ClassVar[str]
     needs_threat: ClassVar[bool]
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         """Raise a UsageError if this model cannot be studied; called before anything is written."""
 
     def run(self, ctx: Context) -> None:
@@ -60,7 +60,7 @@ def run_study(study: Study, ctx: Context) -> StudyRecord:
     """Run a study; stored results are not computed again.
 
     Args:
-        study: The study; the caller has called its `refuse`.
+        study: The study; the caller has called its `check`.
         ctx: The model, the images and the store. If the store has a folder, the record is written to `result.json`.
 
     Returns:
@@ -69,7 +69,7 @@ def run_study(study: Study, ctx: Context) -> StudyRecord:
     Raises:
         UsageError: If there are no images, or no threat for a study that needs one.
     """
-    refuse_empty(ctx.images, "the set of images", "study")
+    check_not_empty(ctx.images, "the set of images", "study")
     with without_caller_modes(ctx.model):
         if study.needs_threat:
             _ = ctx.required_threat  # raises if there is none
@@ -111,7 +111,7 @@ def study(
         >>> study(model, x, y, Saliency(steps=20), threat="linf:4/255")["summary"]
     """
     check_ranges(settings)
-    settings.refuse(model)
+    settings.check(model)
     ctx = tensor_context(model, x, y, threat, seed=seed, batch_size=batch_size, progress=progress)
     return run_study(settings, ctx).to_json()
 

@@ -74,7 +74,7 @@ class Convergence:
                 f"Write {self.points + 1}."
             )
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         """All models are supported."""
 
     def run(self, ctx: Context) -> None:

@@ -105,7 +105,7 @@ class Correlation:
                 "Leave measure out, or write measure=cka."
             )
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         loaded, layers = layers_of(model)
         has_tokens, pearson = any(layer.prefix is not None for layer in layers), self._by_pearson(layers)
         if pearson and not has_tokens:

@@ -96,7 +96,7 @@ class FeatureVisualization:
                 "FeatureVisualization goes toward classes or toward coordinates, got both. Leave one of them out."
             )
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         if self.coordinates:
             _with_classifier(model)
         if isinstance(model, Model) and model.spec is not None:

@@ -83,7 +83,7 @@ class Lesion:
         if not self.kinds:
             raise UsageError("Lesion.kinds is empty, so nothing would be removed. Name block, attention or mlp.")
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         loaded, layers = layers_of(model)
         name, kinds, most = type(loaded.net).__name__, self._kinds(layers), len(_candidates(layers))
         if not kinds:

@@ -67,7 +67,7 @@ class Masking:
             scaling=Scaling(steps=3, trial_images=32, trial_attack=PGD(steps=10)),
         )
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         _with_attention(model)
 
     def run(self, ctx: Context) -> None:

@@ -77,7 +77,7 @@ class PerturbationSemantics:
                 f"PerturbationSemantics.classifiers names a model twice: {', '.join(self.classifiers)}. Name each once."
             )
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         _check_classes(model, self._loaded())
 
     def run(self, ctx: Context) -> None:
@@ -127,7 +127,7 @@ class _WithClassifiers:
     settings: PerturbationSemantics
     classifiers: Mapping[str, nn.Module]
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         _check_classes(model, self.classifiers)
 
     def run(self, ctx: Context) -> None:

@@ -61,7 +61,7 @@ class Perturbations:
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         size = model.spec.image_size if isinstance(model, Model) and model.spec is not None else None
         if size is not None and (patch := self._patch(model)) is not None:
             check_patch(patch, size, size)

@@ -73,7 +73,7 @@ class RestrictedAttention:
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         loaded, layers = layers_of(model)
         attentive = _restrictable_blocks(loaded, layers)
         if beyond := [count for count in self.ends if count > len(attentive)]:

@@ -66,7 +66,7 @@ class Saliency:
                 f"Saliency.methods names one twice: {', '.join(one.value for one in self.methods)}. Name each once."
             )
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         self._chosen(model)
         if self.layer is not None:
             check_layer(model, self.layer)

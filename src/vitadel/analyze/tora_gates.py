@@ -59,7 +59,7 @@ class TORAGates:
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def refuse(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module) -> None:
         depth = len(_gated(model).fusions)
         if beyond := [block for block in self.blocks if block >= depth]:
             raise UsageError(

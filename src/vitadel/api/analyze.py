@@ -10,7 +10,7 @@ from vitadel import threats
 from vitadel.analyze import STUDIES, Study, run_study
 from vitadel.api.arguments import progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT
-from vitadel.api.inputs import Inputs, refuse_options
+from vitadel.api.inputs import Inputs, check_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import ShortTable, without_arrays
 from vitadel.attacks import Engine
@@ -19,7 +19,7 @@ from vitadel.core.errors import UsageError, short_repr, spelled, unknown_name_er
 from vitadel.core.numeric import Count, check_number, check_ranges, check_seed
 from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import split_name, with_settings
-from vitadel.data import DataSet, Preprocess, refuse_empty
+from vitadel.data import DataSet, Preprocess, check_not_empty
 from vitadel.evaluate.context import Context
 from vitadel.report import write_figures
 from vitadel.runs import ResultFolder
@@ -103,7 +103,7 @@ def analyze(
         >>> analyze("runs/vit", "cifar10:DIR[:200]", "lesion", run="runs/lesion")
     """
     _refuse_study_first(model, data, study)
-    refuse_options(analyze, options)
+    check_options(analyze, options)
     check_seed(seed)
     check_number("batch_size", Count | None, batch_size)
     chosen, threat_or_default = as_study(study), threats.as_threat(threat or DEFAULT_THREAT)
@@ -170,7 +170,7 @@ def _refuse_study_first(model: object, data: object, study: object) -> None:
 
 def _check(study: Study, inputs: Inputs, threat: Threat) -> None:
     """Refuse a study that does not apply to the model or the images, before anything is written."""
-    study.refuse(inputs.model)
+    study.check(inputs.model)
     if study.needs_threat:
         threats.check_size(threat, (3, *inputs.images.pixels.image_size))
-    refuse_empty(inputs.images, f"the {inputs.split} split of {inputs.data.spec}", "study")
+    check_not_empty(inputs.images, f"the {inputs.split} split of {inputs.data.spec}", "study")

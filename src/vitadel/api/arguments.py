@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vitadel.threats import Threat
 
 
-def refuse_arguments(
+def check_arguments(
     function: Callable[..., object],
     given: Mapping[str, object],
     elsewhere: Mapping[str, str],
@@ -43,9 +43,7 @@ def refuse_arguments(
         raise unknown_name_error(f"argument of {function.__name__}", name, known)
 
 
-def refuse_norm_and_eps(
-    function: str, threat: "str | Threat | None", other: dict[str, object]
-) -> "str | Threat | None":
+def check_norm_and_eps(function: str, threat: "str | Threat | None", other: dict[str, object]) -> "str | Threat | None":
     """The threat; `norm=` and `eps=`, as in torchattacks, are refused with the threat to write instead."""
     norm, eps = other.pop("norm", None), other.pop("eps", other.pop("epsilon", None))
     if norm is None and eps is None:

@@ -287,6 +287,12 @@ def _sweeps() -> list[Item]:
     return [Item(name, f"{one.status.value}: {one.item}", one.paper) for name, one in coverage().items()]
 
 
+def _former_recipes() -> Mapping[str, str]:
+    from vitadel.recipes import FORMER_RECIPE_NAMES
+
+    return FORMER_RECIPE_NAMES
+
+
 def _former_sweeps() -> Mapping[str, str]:
     from vitadel.recipes.published_tables import FORMER_NAMES
 
@@ -447,7 +453,7 @@ CATALOGS = {
         accepts_any_name=lambda name: ":" in name or "/" in name or "." in name,
         search=_models_of_timm,
     ),
-    "recipes": Catalog("recipe", _recipes, _recipe),
+    "recipes": Catalog("recipe", _recipes, _recipe, former_names=_former_recipes),
     "scalings": Catalog("scaling", _scalings, _scaling),
     "studies": Catalog("study", _studies, _study, _former_studies),
     "suites": Catalog("suite", _suites, _suite, _former_suites),

@@ -8,7 +8,7 @@ from torch import nn
 
 from vitadel import threats
 from vitadel.api.arguments import progress_of
-from vitadel.api.inputs import Inputs, refuse_options
+from vitadel.api.inputs import Inputs, check_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import Evaluation
 from vitadel.attacks import Engine, Scaling
@@ -23,9 +23,9 @@ from vitadel.evaluate import (
     SuiteWithFiles,
     SuiteWithRadii,
     attacks_of,
+    check_suite,
+    check_writable_names,
     evaluate_suite,
-    refuse_suite,
-    refuse_unwritable_names,
 )
 from vitadel.evaluate.parsing import SuiteLike, as_suites
 from vitadel.runs import Run
@@ -95,12 +95,12 @@ def evaluate(
     Example:
         >>> evaluate("runs/vit", "cifar10:DIR[:1000]", ["autoattack", "corruptions"], run="runs/vit-eval")
     """
-    refuse_options(evaluate, options)
+    check_options(evaluate, options)
     check_seed(seed)
     chosen = as_suites(suites)
     chosen_scaling = parse_scaling(scaling) if isinstance(scaling, str) else scaling
     if keep_images or scaling is not None:
-        _refuse_without_attacks(chosen, spelled("keep_images") if keep_images else spelled("scaling", scaling))
+        _check_has_attacks(chosen, spelled("keep_images") if keep_images else spelled("scaling", scaling))
     engine = Engine(batch_size=batch_size, precision=precision, compile=compile)
     threat = threats.as_threat(threat)
     inputs = Inputs.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
@@ -122,7 +122,7 @@ def evaluate(
     return Evaluation(Path(run), inputs.name, tuple(records), inputs.assumption)
 
 
-def _refuse_without_attacks(suites: Sequence[Suite], option: str) -> None:
+def _check_has_attacks(suites: Sequence[Suite], option: str) -> None:
     if not any(attacks_of(suite) for suite in suites):  # `clean` is a suite of no attacks
         names = ", ".join(suite.name for suite in suites)
         raise UsageError(f"{option} is about suites of attacks, and there is none among: {names}. Leave it out.")
@@ -130,7 +130,7 @@ def _refuse_without_attacks(suites: Sequence[Suite], option: str) -> None:
 
 def _check(suites: Sequence[Suite], inputs: Inputs, threat: Threat, scaling: Scaling | None) -> None:
     """Refuse suites, data, threat and model that do not match, before anything is written."""
-    refuse_unwritable_names(inputs.data, inputs.split)
+    check_writable_names(inputs.data, inputs.split)
     own = _OWN_LABELS.get(inputs.data.spec.partition(":")[0])
     for suite in suites:
         if own is not None and suite.name != own:
@@ -138,7 +138,7 @@ def _check(suites: Sequence[Suite], inputs: Inputs, threat: Threat, scaling: Sca
                 f"the labels of {inputs.data.spec} are not the classes of a model, so {suite.name} does not apply to "
                 f"them. Write {own!r} as the suite (--suite {own})."
             )
-        refuse_suite(suite, inputs.model, inputs.data, threat=threat, split=inputs.split, scaling=scaling)
+        check_suite(suite, inputs.model, inputs.data, threat=threat, split=inputs.split, scaling=scaling)
 
 
 def _identifying_threat(suites: Sequence[Suite], threat: Threat, run: Path) -> object:

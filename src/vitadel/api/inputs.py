@@ -10,14 +10,14 @@ from torch import nn
 
 from vitadel import data as datasets
 from vitadel import models
-from vitadel.api.arguments import device_of_text, refuse_arguments, refuse_norm_and_eps
+from vitadel.api.arguments import check_arguments, check_norm_and_eps, device_of_text
 from vitadel.api.data import as_preprocess, default_preprocess
 from vitadel.api.models import ModelOptions, load_model
 from vitadel.core.device import device_name
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError, spelled
 from vitadel.data import DataSet, Preprocess, Split
-from vitadel.evaluate import refuse_other_classes
+from vitadel.evaluate import check_classes
 from vitadel.models import Model
 from vitadel.runs import ManifestRecord, Run
 
@@ -31,15 +31,15 @@ _ELSEWHERE = {
 }
 
 
-def refuse_options(function: Callable[..., object], options: Mapping[str, object]) -> None:
+def check_options(function: Callable[..., object], options: Mapping[str, object]) -> None:
     """Refuse `**options` that are not options of a model, such as `norm=` and `eps=`.
 
     Raises:
         UsageError: If there are any; ignoring them would mean, for example, evaluating another threat.
     """
     other = {name: value for name, value in options.items() if name not in ModelOptions.__annotations__}
-    refuse_norm_and_eps(function.__name__, None, other)
-    refuse_arguments(function, other, _ELSEWHERE, options=ModelOptions.__annotations__)
+    check_norm_and_eps(function.__name__, None, other)
+    check_arguments(function, other, _ELSEWHERE, options=ModelOptions.__annotations__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Inputs:
             dataset = datasets.load(
                 data, preprocess=as_preprocess(chosen), skip=skip_unreadable, model_classes=model_classes
             )
-        refuse_other_classes(loaded, dataset)
-        _refuse_trained_holdout(loaded, dataset, split)
+        check_classes(loaded, dataset)
+        _check_holdout(loaded, dataset, split)
         if skip_unreadable:
             dataset = _readable(dataset, split, ranks)
         return cls(loaded, name, dataset, split, skip_unreadable, ranks)
@@ -180,7 +180,7 @@ def _training_manifest(model: Model) -> ManifestRecord | None:
     return None if folder is None else Run.open(folder).manifest
 
 
-def _refuse_trained_holdout(model: Model, data: DataSet, split: str) -> None:
+def _check_holdout(model: Model, data: DataSet, split: str) -> None:
     """Refuse the hold-out for a model that was trained on all training images of this kind of data."""
     manifest = _training_manifest(model) if split == "holdout" else None
     if manifest is None or "holdout" in (manifest.find("data", "splits") or {}):

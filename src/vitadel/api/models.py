@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from vitadel import models
-from vitadel.api.arguments import device_of_text, refuse_arguments
+from vitadel.api.arguments import check_arguments, device_of_text
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Normalization, Option
 
@@ -87,13 +87,13 @@ def load_model(
         >>> model(torch.rand(2, 3, 32, 32)).shape
         torch.Size([2, 10])
     """
-    refuse_arguments(load_model, other, _ELSEWHERE)
+    check_arguments(load_model, other, _ELSEWHERE)
     if model is None or model == "":
         raise UsageError(f'load_model needs a model, got {model!r}. Write "timm:NAME", or name a folder or a file.')
     normalization = _normalization(mean, std)
     if isinstance(model, nn.Module):
         shape = {"num_classes": num_classes, "image_size": image_size, "patch_size": patch_size, "options": options}
-        _refuse_for_modules({**shape, "pretrained": pretrained or None, "seed": seed or None})
+        _check_module_arguments({**shape, "pretrained": pretrained or None, "seed": seed or None})
         wrapped = _wrapped(model, normalization)
         return wrapped if device is None or device is _CPU else wrapped.to(device_of_text(device))
     loaded = models.load(
@@ -114,7 +114,7 @@ def load_model(
     return loaded.to(device_of_text(device))
 
 
-def _refuse_for_modules(given: Mapping[str, object]) -> None:
+def _check_module_arguments(given: Mapping[str, object]) -> None:
     """Refuse options that do not apply to a module, which is already built."""
     if names := [name for name, value in given.items() if value is not None]:
         raise UsageError(

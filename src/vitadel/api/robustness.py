@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from vitadel.api.arguments import progress_of, refuse_arguments, refuse_norm_and_eps
+from vitadel.api.arguments import check_arguments, check_norm_and_eps, progress_of
 from vitadel.api.data import default_preprocess, load_data
 from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.models import load_model
@@ -95,8 +95,8 @@ def robustness(
         if threat is not None:
             raise UsageError(f"robustness takes one threat, got {y!s} and {threat!s}. Leave one of them out.")
         y, threat = None, as_threat(y)  # type: ignore[arg-type]
-    threat = refuse_norm_and_eps("robustness", threat, other) or threat
-    refuse_arguments(robustness, other, _ELSEWHERE)
+    threat = check_norm_and_eps("robustness", threat, other) or threat
+    check_arguments(robustness, other, _ELSEWHERE)
     net = model if isinstance(model, nn.Module) else load_model(model, keep_head=True, device=None)
     images, attacks = TensorImages(*_tensors(net, x, y)), _one_suite(suite)
     chosen = _engine(engine, {"batch_size": batch_size, "precision": precision, "compile": compile or None})

@@ -18,7 +18,7 @@ from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import as_text
 from vitadel.evaluate import Suite, attacks_of
 from vitadel.evaluate.parsing import SINGLE_ATTACK, SuiteLike, as_suites, with_name
-from vitadel.recipes import RECIPES, Recipe
+from vitadel.recipes import FORMER_RECIPE_NAMES, RECIPES, Recipe
 from vitadel.recipes.columns import Column, Evaluation
 from vitadel.recipes.published import PublishedSweep
 from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
@@ -92,7 +92,7 @@ def sweep(
         "small": small,
     }
     if isinstance(recipe, Sweep):
-        _refuse_beside_sweep(given)
+        _check_beside_sweep(given)
         chosen = recipe
     else:
         chosen = as_sweep(recipe, **given)
@@ -125,7 +125,7 @@ def _run_evaluation(one: Evaluation, notify: ProgressCallback, command: str | No
     ).records
 
 
-def _refuse_beside_sweep(given: Mapping[str, object]) -> None:
+def _check_beside_sweep(given: Mapping[str, object]) -> None:
     """Refuse arguments beside a `Sweep`: it holds these settings itself, so they would be ignored silently."""
     if names := [name for name, value in given.items() if value is not None and value not in ((), [], {}, False)]:
         raise UsageError(
@@ -149,7 +149,7 @@ def as_sweep(
 ) -> Sweep:
     """The sweep that these arguments of `sweep` describe; given axes replace those of a published table."""
     published = SWEEPS.get(FORMER_NAMES.get(recipe, recipe)) if isinstance(recipe, str) else None
-    if published is None and isinstance(recipe, str) and recipe not in RECIPES:
+    if published is None and isinstance(recipe, str) and FORMER_RECIPE_NAMES.get(recipe, recipe) not in RECIPES:
         raise unknown_name_error("recipe", recipe, {**RECIPES, **SWEEPS})
     name = published.recipe if published else recipe
     base = as_recipe(name) if name else None

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vitadel.api.arguments import progress_of, refuse_arguments
+from vitadel.api.arguments import check_arguments, progress_of
 from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.progress import ProgressCallback
 from vitadel.data import DataSet
 from vitadel.models import Model
-from vitadel.recipes import RECIPES, Recipe, train_recipe
+from vitadel.recipes import FORMER_RECIPE_NAMES, RECIPES, Recipe, train_recipe
 
 _SETTING = 'overrides={{"PATH": {value}}}'
 _ELSEWHERE = {
@@ -66,7 +66,7 @@ def train(
     Example:
         >>> model = train("digits-adversarial", "runs/robust", overrides={"plan.epochs": 3})
     """
-    refuse_arguments(train, other, _ELSEWHERE)
+    check_arguments(train, other, _ELSEWHERE)
     if isinstance(data, Path):
         data = str(data)
     if data is not None and not isinstance(data, str):
@@ -87,6 +87,7 @@ def as_recipe(recipe: str | Recipe) -> Recipe:
     """A recipe, given as an object or by name."""
     if isinstance(recipe, Recipe):
         return recipe
-    if recipe not in RECIPES:
+    name = FORMER_RECIPE_NAMES.get(recipe, recipe)
+    if name not in RECIPES:
         raise unknown_name_error("recipe", recipe, RECIPES)
-    return RECIPES[recipe]()
+    return RECIPES[name]()

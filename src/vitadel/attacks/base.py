@@ -21,7 +21,7 @@ from vitadel.attacks.other_libraries import (
     written_call,
 )
 from vitadel.attacks.result import AttackResult
-from vitadel.core.device import refuse_meta
+from vitadel.core.device import check_not_meta
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_ranges, check_seed
@@ -240,7 +240,7 @@ def check_images(x: Tensor) -> None:
             f"attacks take a batch of float images, got {x.dtype} of shape {list(x.shape)}. "
             "Write x.unsqueeze(0) for one image."
         )
-    refuse_meta("images", x)
+    check_not_meta("images", x)
     if len(x) == 0:
         raise UsageError("attacks take at least one image, got an empty batch. Check how the images were chosen.")
     low, high = x.min().item(), x.max().item()
@@ -264,7 +264,7 @@ def _highest_class(goal: Goal, images: int) -> int:
         raise UsageError(f"labels must be class numbers in torch.int64, got {classes.dtype}. Write labels.long().")
     if len(classes) != images:
         raise UsageError(f"the goal has labels for {len(classes)} images, got {images}. Give one label per image.")
-    refuse_meta("labels", classes)
+    check_not_meta("labels", classes)
     if (lowest := int(classes.min())) < 0:
         raise UsageError(f"label {lowest} is out of range. Write labels from 0 to classes - 1.")
     return int(classes.max())

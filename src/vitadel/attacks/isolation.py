@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vitadel.core.buffers import SavedBuffers
-from vitadel.core.device import refuse_meta
+from vitadel.core.device import check_not_meta
 from vitadel.core.rng import seeded_generators
 
 
@@ -45,6 +45,6 @@ def isolated(model: object, seed: int, device: torch.device) -> Iterator[None]:
     The generators are torch's on the CPU and on `device`, Python's `random` and numpy's global one.
     """
     if isinstance(model, nn.Module):
-        refuse_meta("weights of the model", *model.parameters(), *model.buffers())
+        check_not_meta("weights of the model", *model.parameters(), *model.buffers())
     with seeded_generators(seed, device), torch.inference_mode(False), eval_without_weight_gradients(model):
         yield

@@ -91,7 +91,7 @@ def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | No
     if name not in ATTACKS:
         raise unknown_name_error("attack", name, ATTACKS)
     kind, settings = ATTACKS[name], split_name(text)[1]
-    _refuse_version(name, settings)
+    _check_version(name, settings)
     # AutoAttack has its own losses and targets
     about_goal = ("loss", "target") if goal_settings and not issubclass(kind, AutoAttack) else ()
     if (wanted := [key for key, _ in settings if key in ("loss", "target")]) and not goal_settings:
@@ -110,7 +110,7 @@ def _parse(text: str, *, goal_settings: bool) -> tuple[Attack, Loss, Target | No
     return attack, loss, target  # type: ignore[return-value]
 
 
-def _refuse_version(name: str, settings: Sequence[tuple[str, object]]) -> None:
+def _check_version(name: str, settings: Sequence[tuple[str, object]]) -> None:
     """Refuse `autoattack:version=rand`: an attack of the same name has the same budget."""
     if not issubclass(ATTACKS[name], AutoAttack) or (version := dict(settings).get("version")) is None:
         return

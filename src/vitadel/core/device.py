@@ -10,7 +10,7 @@ def device_of(model: nn.Module) -> torch.device:
     """The device of a model's parameters; the CPU if it has none."""
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     if device.type == "meta":
-        refuse_meta("weights of the model", *model.parameters())
+        check_not_meta("weights of the model", *model.parameters())
     return device
 
 
@@ -21,7 +21,7 @@ def device_name() -> str:
     return f"cpu, {torch.get_num_threads()} threads"
 
 
-def refuse_meta(what: str, *tensors: Tensor) -> None:
+def check_not_meta(what: str, *tensors: Tensor) -> None:
     """Refuse tensors on the meta device, which have shapes and no values; `what` is what the error calls them."""
     if any(tensor.is_meta for tensor in tensors):
         raise UsageError(

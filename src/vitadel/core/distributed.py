@@ -176,11 +176,11 @@ def _address(environment: Mapping[str, str]) -> str:
     )
     size = next((environment[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if name in environment), None)
     if local is not None and size is not None and local != size:
-        _refuse_unknown_node()
+        _raise_unknown_node()
     return "127.0.0.1"
 
 
-def _refuse_unknown_node() -> NoReturn:
+def _raise_unknown_node() -> NoReturn:
     raise UsageError(
         "the processes run on several nodes and the address of the first one is unknown. "
         "Export MASTER_ADDR with the name of its node."

@@ -146,7 +146,7 @@ def _hash(content: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def refuse_special(path: Path) -> None:
+def check_regular_file(path: Path) -> None:
     """Refuse a named pipe, socket or device: opening one may wait forever, and reading one may never end.
 
     For missing files and folders `open` raises an error of its own.

@@ -34,7 +34,7 @@ def in_batches(
             result = work(part)
         except torch.OutOfMemoryError:
             if len(part) == 1:
-                refuse_single_image()
+                raise_out_of_memory()
             batch_size = len(part) // 2
         else:
             yield part, result
@@ -61,6 +61,6 @@ def run_in_parts(work: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return results[0] if len(results) == 1 else torch.cat(results)
 
 
-def refuse_single_image(detail: str = "") -> NoReturn:
+def raise_out_of_memory(detail: str = "") -> NoReturn:
     """Raise the error for a single image that does not fit into memory."""
     raise UsageError(f"out of memory with a single image{detail}. Use a smaller model or another device.") from None

@@ -107,7 +107,7 @@ def with_settings(
     read = [_Setting(path, tuple(path.split(".")), value) for path, value in settings]
     if not read:
         return chosen
-    _refuse_unknown_root(chosen, read, notation, tuple(also))
+    _check_root(chosen, read, notation, tuple(also))
     changed = _changed(chosen, read, notation)
     assert isinstance(changed, type(chosen))
     return changed
@@ -210,9 +210,7 @@ def _mentioned(text: str, names: Sequence[str]) -> dict[str, str]:
     }
 
 
-def _refuse_unknown_root(
-    chosen: object, settings: Sequence[_Setting], notation: Notation, also: tuple[str, ...]
-) -> None:
+def _check_root(chosen: object, settings: Sequence[_Setting], notation: Notation, also: tuple[str, ...]) -> None:
     """Refuse a path that does not begin at the root; if it is the end of a longer path, suggest that one."""
     known = [*_fields(type(chosen)), *also]
     for setting in settings:

@@ -22,7 +22,7 @@ from vitadel.data.readers.folder import subset_wnids, wnids
 from vitadel.data.shards.convert import convert
 from vitadel.data.shards.format import Shards
 from vitadel.data.spec import parse_spec
-from vitadel.data.split import Split, refuse_empty
+from vitadel.data.split import Split, check_not_empty
 
 __all__ = [
     "CORRUPTED",
@@ -42,6 +42,7 @@ __all__ = [
     "Unreadable",
     "batches",
     "check",
+    "check_not_empty",
     "convert",
     "cues",
     "load",
@@ -51,7 +52,6 @@ __all__ = [
     "parse_preprocess",
     "parse_spec",
     "read_ahead",
-    "refuse_empty",
     "subset_wnids",
     "unreadable",
     "without",

@@ -15,7 +15,7 @@ from PIL import Image, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin 
 from torch import Tensor
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import refuse_special
+from vitadel.core.files import check_regular_file
 from vitadel.data.preprocess import Preprocess, rgb
 
 _UNREADABLE = (
@@ -183,7 +183,7 @@ class Files(Preprocessed):
     def _opened(self, i: int) -> Iterator[Image.Image]:
         # Pillow decodes when pixels are first accessed, so an error inside the caller's block is about the file too
         path = self.root / self.paths[i]
-        refuse_special(path)
+        check_regular_file(path)
         try:
             with Image.open(path, formats=_FORMATS) as picture:
                 yield picture

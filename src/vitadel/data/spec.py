@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 
 from vitadel.core.errors import UsageError, short_repr, unknown_name_error
-from vitadel.core.files import refuse_special
+from vitadel.core.files import check_regular_file
 from vitadel.core.numeric import parse_int
 
 
@@ -51,7 +51,7 @@ def parse_spec(text: str) -> Spec:
 
 def read_list(path: Path) -> tuple[str, ...]:
     """One class name or one image per line; blank lines and comments after # are ignored."""
-    refuse_special(path)
+    check_regular_file(path)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -155,7 +155,7 @@ def checked_index(index: Tensor, count: int, owner: str, hint: str = "") -> Tens
     return index
 
 
-def refuse_empty(images: Sized, what: str, purpose: str) -> None:
+def check_not_empty(images: Sized, what: str, purpose: str) -> None:
     """Raise if there are no images.
 
     Args:

@@ -8,7 +8,7 @@ from vitadel.attacks import NamedAttack
 from vitadel.evaluate.adversarial_images import read_adversarial_images
 from vitadel.evaluate.attack_runner import AttackRunner
 from vitadel.evaluate.context import Batch, Context
-from vitadel.evaluate.images import TensorImages, refuse_other_classes, refuse_unwritable_names
+from vitadel.evaluate.images import TensorImages, check_classes, check_writable_names
 from vitadel.evaluate.sanity_checks import sanity_flags
 from vitadel.evaluate.scaled_suites import PAPER_PROTOCOL
 from vitadel.evaluate.store import MemoryStore, ResultStore
@@ -20,8 +20,8 @@ from vitadel.evaluate.suites import (
     SuiteWithFiles,
     SuiteWithRadii,
     attacks_of,
+    check_suite,
     evaluate_suite,
-    refuse_suite,
     run_suite,
     suite_record,
 )
@@ -43,11 +43,11 @@ __all__ = [
     "SuiteWithRadii",
     "TensorImages",
     "attacks_of",
+    "check_classes",
+    "check_suite",
+    "check_writable_names",
     "evaluate_suite",
     "read_adversarial_images",
-    "refuse_other_classes",
-    "refuse_suite",
-    "refuse_unwritable_names",
     "run_suite",
     "sanity_flags",
     "suite_record",

@@ -87,7 +87,7 @@ def copy_from(smaller: ResultStore | None, store: ResultStore) -> None:
             _link(file, folder / _FOLDER / name)
 
 
-def refuse_missing(store: ResultStore, broken: Collection[int]) -> None:
+def check_complete(store: ResultStore, broken: Collection[int]) -> None:
     """Raise a UsageError if a file of adversarial images is missing."""
     assert store.folder is not None
     lost = set(broken).difference(*map(_indices, (store.folder / _FOLDER).glob("*.npz")))

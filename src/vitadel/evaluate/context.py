@@ -327,7 +327,7 @@ class Context:
     def check_logits(self, z_BK: Tensor, images: int) -> None:
         """Raise a UsageError unless these are finite logits [images, K]."""
         if z_BK.ndim != 2 or len(z_BK) != images:
-            self._refuse_outputs(z_BK, images)
+            self._raise_wrong_outputs(z_BK, images)
         if bad := int((~z_BK.isfinite()).any(1).sum()):
             raise UsageError(
                 f"the model returned NaN or infinite logits for {bad} of {images} images. "
@@ -342,7 +342,7 @@ class Context:
         """[B] classes with the largest logit, checked as by `predict`."""
         low, high = self._label_range
         if high >= z_BK.shape[1] or low < 0:
-            self._refuse_outputs(z_BK, len(z_BK))
+            self._raise_wrong_outputs(z_BK, len(z_BK))
         return z_BK.argmax(1)
 
     def attack(
@@ -373,7 +373,7 @@ class Context:
     def _label_range(self) -> tuple[int, int]:
         return int(self.images.labels.min()), int(self.images.labels.max())
 
-    def _refuse_outputs(self, z_BK: Tensor, images: int) -> None:
+    def _raise_wrong_outputs(self, z_BK: Tensor, images: int) -> None:
         low, high = self._label_range
         raise UsageError(
             f"the model returns outputs of shape {list(z_BK.shape)} for {images} images, the data has labels from "

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.attacks.base import check_images
-from vitadel.core.device import refuse_meta
+from vitadel.core.device import check_not_meta
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.data import SHAPES, DataSet
@@ -56,7 +56,7 @@ class TensorImages:
             )
         if not isinstance(y, Tensor):
             raise UsageError(f"labels must be a tensor, got {type(y).__name__}. Write torch.as_tensor(labels).")
-        refuse_meta("labels", y)
+        check_not_meta("labels", y)
         if y.ndim != 1 or len(y) != len(x):
             raise UsageError(f"got {len(x)} images and labels of shape {list(y.shape)}. Give one label per image.")
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
@@ -95,7 +95,7 @@ def skipped_flags(images: object) -> list[Flag]:
     return [Flag("images-skipped", sentence, {"images": len(left_out)})]
 
 
-def refuse_other_classes(model: nn.Module, data: DataSet) -> None:
+def check_classes(model: nn.Module, data: DataSet) -> None:
     """Raise a UsageError if the model is known to have a different number of classes than the data.
 
     The shapes of cue-conflict images are not classes of the model: the suite `shape-bias` maps them.
@@ -110,7 +110,7 @@ def refuse_other_classes(model: nn.Module, data: DataSet) -> None:
     )
 
 
-def refuse_unwritable_names(data: DataSet, split: str) -> None:
+def check_writable_names(data: DataSet, split: str) -> None:
     """Raise a UsageError if the name of an image or of a class is not UTF-8, as the files of an evaluation are."""
     for what, names in (("class", data.classes), ("image", data.split(split).ids)):
         if (name := _not_utf8(names)) is not None:

@@ -16,7 +16,7 @@ from vitadel.runs.schema import FORMER_SUITE_NAMES
 # the name of a suite with a single attack
 SINGLE_ATTACK = "attack"
 # the members that an object needs to be a suite
-_MEMBERS = ("name", "title", "about", "needs_threat", "refuse", "run", "rows", "summarize")
+_MEMBERS = ("name", "title", "about", "needs_threat", "check", "run", "rows", "summarize")
 
 SuiteLike = str | Suite | Attack | NamedAttack
 
@@ -68,7 +68,7 @@ def with_name(suite: Suite, name: str) -> Suite:
 
 def _no_suite(given: object) -> UsageError:
     """The error for an object that is not a suite; it names the members that are missing."""
-    what = "a suite is a name from `vitadel suites`, an attack, or an object with name, refuse, run, rows and summarize"
+    what = "a suite is a name from `vitadel suites`, an attack, or an object with name, check, run, rows and summarize"
     if isinstance(given, type):
         instead = f"Write {given.__name__}()."
     elif hasattr(given, "run") and hasattr(given, "summarize"):

@@ -9,12 +9,13 @@ from vitadel.models.loading import load, normalization_is_unknown, save, trainin
 from vitadel.models.model import Cost, Model, cost, describe_model, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
 from vitadel.models.taps import Taps
-from vitadel.models.tora import AdaptedViT, Tuning
+from vitadel.models.tora import AdaptedViT, AdapterConfig
 from vitadel.models.weights import read_tensors, weights_sha256, write_tensors
 
 __all__ = [
     "RAW_PIXELS",
     "AdaptedViT",
+    "AdapterConfig",
     "Cost",
     "Layer",
     "Model",
@@ -22,7 +23,6 @@ __all__ = [
     "Normalization",
     "Option",
     "Taps",
-    "Tuning",
     "add_adapters",
     "attention_scales",
     "cost",

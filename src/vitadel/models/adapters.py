@@ -11,13 +11,15 @@ from vitadel.core.errors import UsageError
 from vitadel.core.numeric import check_seed
 from vitadel.models.model import Model
 from vitadel.models.spec import SPEC_KEY, ModelSpec
-from vitadel.models.tora import AdaptedViT, Tuning, make_adapted_vit
+from vitadel.models.tora import AdaptedViT, AdapterConfig, make_adapted_vit
 from vitadel.models.weights import check_keys, read_tensors, weights_sha256, write_tensors
 
 BACKBONE_KEY = "vitadel.backbone"  # in the header of a file of adapters: a hash of the frozen weights they belong to
 
 
-def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | None = None, seed: int = 0) -> Model:
+def tora(
+    backbone: Model, tuning: AdapterConfig | None = None, *, num_classes: int | None = None, seed: int = 0
+) -> Model:
     """A TORA-ViT: a frozen copy of the backbone with adapters that do not change its function before training.
 
     Args:
@@ -32,7 +34,7 @@ def tora(backbone: Model, tuning: Tuning | None = None, *, num_classes: int | No
         raise UsageError(
             "adapters are added to a model that `load` made and that has none yet. Load its backbone first."
         )
-    kept, chosen = backbone.spec.num_classes, tuning or Tuning()
+    kept, chosen = backbone.spec.num_classes, tuning or AdapterConfig()
     classes = kept if num_classes is None else num_classes
     spec = replace(backbone.spec, tuning=chosen, num_classes=classes, kept_classes=kept)
     with torch.random.fork_rng(devices=[]):

@@ -57,8 +57,14 @@ OWN_ARCHITECTURES: dict[str, _Own] = {
     "wrn34_10": _wide(34, 10),
     "wrn70_16": _wide(70, 16),
     "resnet50_gelu": _Own("ResNet-50 with GELU", 224, _resnet50_gelu),
-    "pointer": _Own("hard attention for 8 px whose gradient is zero; to test attacks with", 8, MaskedGradientNet),
+    "masked_gradient_net": _Own(
+        "hard attention for 8 px whose gradient is zero; to test attacks with", 8, MaskedGradientNet
+    ),
 }
+
+
+# names in checkpoints of earlier versions
+_FORMER_ARCHITECTURES = {"pointer": "masked_gradient_net"}
 
 
 def own_models() -> dict[str, str]:
@@ -185,6 +191,7 @@ def machine_memory() -> float:
 
 
 def _own(arch: str) -> _Own:
+    arch = _FORMER_ARCHITECTURES.get(arch, arch)
     if arch not in OWN_ARCHITECTURES:
         raise unknown_name_error("model", f"vitadel:{arch}", (f"vitadel:{known}" for known in OWN_ARCHITECTURES))
     return OWN_ARCHITECTURES[arch]

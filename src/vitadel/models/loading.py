@@ -207,7 +207,7 @@ def _fitted(
     wanted = shapes.state_dict()
     stripped = strip_prefix(state, wanted)
     factors = attention_scales.taken_from(stripped)
-    _refuse_other_geometry(spec, shapes, stripped, text, request.changes)
+    _check_geometry(spec, shapes, stripped, text, request.changes)
     fitted, fresh = family_of(shapes).convert_weights(stripped, shapes), set()
     heads = tuple(f"{name}." for name in classifiers(shapes))
     for key, value in wanted.items():
@@ -227,7 +227,7 @@ def _fitted(
     return {**kept, **factors}
 
 
-def _refuse_other_geometry(
+def _check_geometry(
     spec: ModelSpec, net: nn.Module, state: Mapping[str, Tensor], text: str, changes: Mapping[str, Any]
 ) -> None:
     """Refuse weights of another geometry if no size was given: resampling would silently make the model worse."""

@@ -96,7 +96,8 @@ class MaskedGradientNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[2:] != (SIDE, SIDE):
             raise UsageError(
-                f"vitadel:pointer takes {SIDE} x {SIDE} images, got {x.shape[2]} x {x.shape[3]}. Resize them."
+                f"vitadel:masked_gradient_net takes {SIDE} x {SIDE} images, got {x.shape[2]} x {x.shape[3]}. "
+                "Resize them."
             )
         tokens_BND = self.norm_embed(self.embed(x).flatten(2).transpose(1, 2) + self.key_places_ND)
         x_BQD = self.queries_QD.expand(len(x), -1, -1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from vitadel.core.errors import UsageError
 from vitadel.core.files import parse_json
-from vitadel.models.tora import Tuning
+from vitadel.models.tora import AdapterConfig
 
 SPEC_KEY = "vitadel.model"  # of the header of a checkpoint
 
@@ -75,7 +75,7 @@ class ModelSpec:
     patch_size: int | None
     normalization: Normalization
     options: Mapping[str, Option] = field(default_factory=dict)
-    tuning: Tuning | None = None
+    tuning: AdapterConfig | None = None
     kept_classes: int | None = None
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class ModelSpec:
             tuning = values.get("tuning")
             if tuning is not None:
                 old = {"answer": "head"}  # as earlier versions spelled it
-                tuning = Tuning(**{old.get(key, key): value for key, value in tuning.items()})
+                tuning = AdapterConfig(**{old.get(key, key): value for key, value in tuning.items()})
             if not isinstance(values.get("options", {}), dict):
                 raise TypeError("its options are not a mapping")
             return cls(**{**values, "normalization": Normalization(mean, std), "tuning": tuning})

@@ -248,7 +248,7 @@ class Taps:
         """
         known = [f"{block.name}{part}" for block in self._blocks() for part in ("", ".attn", ".mlp")]
         names = {name for pattern in patterns for name in _matching(pattern, known, "part to skip")}
-        self._refuse_to_skip_fixed(names)
+        self._check_skippable(names)
         with self._open_request(_Request(skips=frozenset(names))):
             yield
 
@@ -365,7 +365,7 @@ class Taps:
     def _blocks(self) -> Sequence[Layer]:
         return family_of(self._net).blocks(self._net)
 
-    def _refuse_to_skip_fixed(self, names: set[str]) -> None:
+    def _check_skippable(self, names: set[str]) -> None:
         fixed = [name for block in self._blocks() if block.changes_shape for name in (block.name, f"{block.name}.attn")]
         if refused := [name for name in fixed if name in names]:
             raise UsageError(

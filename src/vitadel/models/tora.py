@@ -53,7 +53,7 @@ _LAYER_SCALE = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class AdapterConfig:
     """The weights added to a frozen network.
 
     Args:
@@ -95,9 +95,9 @@ class Tuning:
         check_ranges(self)
         for name, known in _CHOICES.items():
             if (value := getattr(self, name)) not in known:
-                raise unknown_name_error(f"Tuning.{name}", f"{value!s:.80}", known)
+                raise unknown_name_error(f"AdapterConfig.{name}", f"{value!s:.80}", known)
         if not isinstance(self.residual, bool):
-            raise UsageError(f"Tuning.residual is true or false, got {self.residual!r:.80}. Write one of them.")
+            raise UsageError(f"AdapterConfig.residual is true or false, got {self.residual!r:.80}. Write one of them.")
         if self.gate == "per-token" and self.softmax != "adapter":
             raise UsageError(f"a gate per token weights adapters only, got softmax={self.softmax!r}. Leave it out.")
         if self.normalization != "mean" and (self.gate, self.softmax) != ("token-to-token", "adapter"):
@@ -137,7 +137,7 @@ class Adapter(nn.Module):
 class GatedFusion(nn.Module):
     """The gated sum of both adapters' outputs; one Q, K and V for both."""
 
-    def __init__(self, dim: int, heads: int, tuning: Tuning) -> None:
+    def __init__(self, dim: int, heads: int, tuning: AdapterConfig) -> None:
         super().__init__()
         self.heads, self.tuning = heads, tuning
         self.scale = (dim // heads) ** -0.5
@@ -202,7 +202,7 @@ def _mean_by(weights_BHNN: Tensor, v_BHNd: Tensor) -> Tensor:
 class FusionStep(nn.Module):
     """The layers after a block: each adapter with its own token, and the fusion of their outputs."""
 
-    def __init__(self, adapters: Mapping[str, nn.Module], fusion: nn.Module, tuning: Tuning) -> None:
+    def __init__(self, adapters: Mapping[str, nn.Module], fusion: nn.Module, tuning: AdapterConfig) -> None:
         super().__init__()
         self.adapters, self.fusion, self.tuning = nn.ModuleDict(adapters), fusion, tuning
 
@@ -222,7 +222,7 @@ class FusionStep(nn.Module):
 class AdaptedViT(nn.Module):
     """A frozen ViT with adapters, gates and new heads."""
 
-    def __init__(self, backbone: "VisionTransformer", tuning: Tuning, num_classes: int) -> None:
+    def __init__(self, backbone: "VisionTransformer", tuning: AdapterConfig, num_classes: int) -> None:
         super().__init__()
         _check(backbone)
         dim, depth, self.tuning = backbone.embed_dim, len(backbone.blocks), tuning
@@ -313,7 +313,7 @@ class AdaptedViT(nn.Module):
         return result
 
 
-def make_adapted_vit(backbone: nn.Module, tuning: Tuning, num_classes: int) -> AdaptedViT:
+def make_adapted_vit(backbone: nn.Module, tuning: AdapterConfig, num_classes: int) -> AdaptedViT:
     """The network, copied and frozen, with adapters."""
     from timm.models.vision_transformer import VisionTransformer
 

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from vitadel.core.device import refuse_meta
+from vitadel.core.device import check_not_meta
 from vitadel.core.errors import UsageError, short_reason
-from vitadel.core.files import refuse_special
+from vitadel.core.files import check_regular_file
 
 # the keys of weights in a .pth of training scripts; averaged weights first, because papers report those
 _CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_dict", "model", "net", "weights")
@@ -32,7 +32,7 @@ _HASH = "vitadel.sha256"
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
     """Write one safetensors file; `about` goes into its header, with a hash that detects damage."""
-    refuse_meta("weights", *tensors.values())
+    check_not_meta("weights", *tensors.values())
     # copies, because safetensors refuses tensors that share memory
     copies = {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}
     try:
@@ -53,7 +53,7 @@ def _hash(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
 
 def weights_sha256(tensors: Mapping[str, Tensor]) -> str:
     """A hash of the names and values of weights."""
-    refuse_meta("weights", *tensors.values())
+    check_not_meta("weights", *tensors.values())
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
@@ -100,7 +100,7 @@ def read_external_weights(path: Path) -> dict[str, Tensor]:
 @contextmanager
 def _refusing(path: Path, kind: str) -> Iterator[None]:
     """Context manager: errors of reading become a UsageError; pipes, devices and folders are refused."""
-    refuse_special(path)
+    check_regular_file(path)
     if os.path.isdir(path):
         raise UsageError(f"{path} is a folder. Give the path of a file with weights.")
     try:

@@ -7,7 +7,7 @@ from types import ModuleType
 from vitadel.recipes import attention_scaling, cifar10, digits, heavy_augmentation, light_recipe, tora, vit_beats_wrn
 from vitadel.recipes.overrides import override
 from vitadel.recipes.provenance import Leaf, leaves
-from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
+from vitadel.recipes.recipe import ModelConfig, Normalize, Recipe, Selection, SyntheticConfig
 from vitadel.recipes.runner import train_recipe
 
 
@@ -28,15 +28,18 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **_recipes_of(attention_scaling),
     **_recipes_of(tora),
 }
+# names of earlier versions
+FORMER_RECIPE_NAMES = {"digits-pointer": "digits-masked-gradient"}
 
 __all__ = [
+    "FORMER_RECIPE_NAMES",
     "RECIPES",
     "Leaf",
-    "ModelChoice",
+    "ModelConfig",
     "Normalize",
     "Recipe",
     "Selection",
-    "SyntheticChoice",
+    "SyntheticConfig",
     "leaves",
     "override",
     "train_recipe",

@@ -27,7 +27,7 @@ from dataclasses import replace
 
 from vitadel.attacks import PGD
 from vitadel.objectives import ARDPRM, AWP, MART, TRADES, Adversarial, AttentionScaling, Objective
-from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
+from vitadel.recipes.recipe import ModelConfig, Normalize, Recipe, Selection, SyntheticConfig
 from vitadel.threats import Linf
 from vitadel.train import SGD, Decay, PadCrop, Precision, TrainingConfig
 
@@ -148,7 +148,7 @@ def _base(name: str, data: str) -> Recipe:
     return Recipe(
         name=f"vit-b-{data}-{name}",
         about=f"ViT-B/16 on {_WHERE[data]} at 8/255, {_METHODS[name]}",
-        model=ModelChoice(
+        model=ModelConfig(
             "timm:vit_base_patch16_224@vit-b16-imagenet.safetensors",
             image_size=32 if cifar else 224,
             patch_size=4 if cifar else None,
@@ -159,7 +159,7 @@ def _base(name: str, data: str) -> Recipe:
         objective=objective,
         plan=_plan(name, data, 110),
         selection=Selection(PGD(steps=10), _LINF),
-        synthetic=SyntheticChoice(f"data/{data}-ddpm", share=0.7) if cifar else None,
+        synthetic=SyntheticConfig(f"data/{data}-ddpm", share=0.7) if cifar else None,
         sources={**_SOURCES, **patches, **decay, **pad, **(generated if cifar else {}), **_below("objective", sources)},
     )
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from vitadel.attacks import PGD, Scaling
 from vitadel.objectives import TRADES, Adversarial, AttentionScaling
-from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
+from vitadel.recipes.recipe import ModelConfig, Normalize, Recipe, Selection
 from vitadel.threats import Linf
 from vitadel.train import AdamW, Compile, Mixing, PadCrop, Precision, TrainingConfig
 
@@ -23,7 +23,7 @@ def cifar10_vit_tiny_short() -> Recipe:
     return Recipe(
         name="cifar10-vit-tiny-short",
         about="ViT-Tiny/4 on CIFAR-10, adversarial training at 8/255, short",
-        model=ModelChoice("timm:vit_tiny_patch16_224", image_size=32, patch_size=4, normalize=Normalize.DATA),
+        model=ModelConfig("timm:vit_tiny_patch16_224", image_size=32, patch_size=4, normalize=Normalize.DATA),
         data="cifar10:data",
         preprocess="squash:32",
         objective=Adversarial(PGD(steps=2, step_size=6 / 255, keep_best=False), Linf(_EPS), eps_warmup=0.3),

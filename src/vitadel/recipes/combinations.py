@@ -99,7 +99,7 @@ class Sweep:
         if twice := [name for name, times in Counter(axis.name for axis in self.axes).items() if times > 1]:
             raise UsageError(f"the axis {twice[0]!r} is given twice. Write all its values with commas, once.")
         for columns in self._all_columns():
-            _refuse_unclear(columns, self.threat)
+            _check_columns(columns, self.threat)
 
     @property
     def suites(self) -> list[Suite]:
@@ -200,7 +200,7 @@ class Sweep:
             raise UsageError(f"the models are evaluated on test images, got none. Write {spelled('data', 'DATA')}.")
         return images
 
-    def refuse(self, combinations: Sequence[Combination]) -> None:
+    def check(self, combinations: Sequence[Combination]) -> None:
         """Raise errors that would make a combination fail, before any training and before the folder is claimed."""
         for one in combinations:
             images = self.images(one)
@@ -266,7 +266,7 @@ def _radii(columns: Sequence[Column], threat: Threat | None) -> list[Threat]:
     return radii
 
 
-def _refuse_unclear(columns: Sequence[Column], threat: Threat | None) -> None:
+def _check_columns(columns: Sequence[Column], threat: Threat | None) -> None:
     """Refuse columns of one name, suites of one name with other settings, and attacks without a threat."""
     if twice := [name for name, times in Counter(column.name for column in columns).items() if times > 1]:
         raise UsageError(f"the column {twice[0]!r} is given twice. Leave one out.")

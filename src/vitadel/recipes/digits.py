@@ -10,7 +10,7 @@ from dataclasses import replace
 from vitadel.attacks import PGD, Scaling
 from vitadel.models import Option
 from vitadel.objectives import ARDPRM, Adversarial, AttentionScaling, Standard
-from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
+from vitadel.recipes.recipe import ModelConfig, Normalize, Recipe, Selection
 from vitadel.threats import Linf
 from vitadel.train import AdamW, TrainingConfig
 
@@ -25,7 +25,7 @@ def digits_standard() -> Recipe:
     return Recipe(
         name="digits-standard",
         about="tiny ViT on digits, standard training",
-        model=ModelChoice("timm:test_vit", image_size=8, patch_size=2, normalize=Normalize.DATA, options=_TINY),
+        model=ModelConfig("timm:test_vit", image_size=8, patch_size=2, normalize=Normalize.DATA, options=_TINY),
         data="digits",
         preprocess="squash:8",
         objective=Standard(),
@@ -70,9 +70,9 @@ def digits_pointer() -> Recipe:
     """A network with masked gradients, trained on the same images: a test case for attacks, not a defense."""
     return replace(
         digits_standard(),
-        name="digits-pointer",
+        name="digits-masked-gradient",
         about="hard attention on digits, standard training; gradients are zero",
-        model=ModelChoice("vitadel:pointer", image_size=8, normalize=Normalize.DATA),
+        model=ModelConfig("vitadel:masked_gradient_net", image_size=8, normalize=Normalize.DATA),
     )
 
 

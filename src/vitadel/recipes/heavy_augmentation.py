@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from vitadel.attacks import PGD
 from vitadel.objectives import Adversarial, ScheduleUnit
-from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
+from vitadel.recipes.recipe import ModelConfig, Normalize, Recipe, Selection
 from vitadel.threats import Linf
 from vitadel.train import AdamW, LRScaling, Mixing, PILAugment, Precision, TrainingConfig
 
@@ -48,7 +48,7 @@ def vit_s_imagenet_singh() -> Recipe:
     return Recipe(
         name="vit-s-imagenet-singh",
         about="ViT-S/16 on ImageNet at 4/255 from a clean start, heavy augmentation, 2 steps",
-        model=ModelChoice("timm:vit_small_patch16_224@clean-vit-s.safetensors", 224, normalize=Normalize.NONE),
+        model=ModelConfig("timm:vit_small_patch16_224@clean-vit-s.safetensors", 224, normalize=Normalize.NONE),
         data="imagenet:data/imagenet",
         preprocess="crop:224:256:bicubic",
         objective=Adversarial(PGD(steps=2, step_size=5 / 4 * _EPS, random_start=False), Linf(_EPS), smoothing=0.1),
@@ -98,7 +98,7 @@ def vit_b_imagenet_ares() -> Recipe:
     return Recipe(
         name="vit-b-imagenet-ares",
         about="ViT-B/16 on ImageNet at 4/255 from scratch, heavy augmentation, PGD-3",
-        model=ModelChoice("timm:vit_base_patch16_224", 224, normalize=Normalize.DATA),
+        model=ModelConfig("timm:vit_base_patch16_224", 224, normalize=Normalize.DATA),
         data="imagenet:data/imagenet",
         preprocess="crop:224:256:bicubic",
         objective=Adversarial(

@@ -27,7 +27,7 @@ from dataclasses import replace
 from vitadel.attacks import FGSM, PGD
 from vitadel.models import Option
 from vitadel.objectives import TRADES, Adversarial, ScheduleUnit, Standard
-from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
+from vitadel.recipes.recipe import ModelConfig, Normalize, Recipe, Selection, SyntheticConfig
 from vitadel.threats import Linf
 from vitadel.train import (
     SGD,
@@ -136,7 +136,7 @@ def _imagenet(size: str, eps: float, steps: int, *, name: str, published: tuple[
     return Recipe(
         name=name,
         about=f"XCiT-{size.upper()} on ImageNet at {round(255 * eps)}/255, {steps}-step adversarial training",
-        model=ModelChoice(start, image_size=224, normalize=Normalize.NONE, options=options),
+        model=ModelConfig(start, image_size=224, normalize=Normalize.NONE, options=options),
         data="imagenet:data/imagenet",
         preprocess="crop:224:256:bicubic",
         objective=Adversarial(
@@ -266,7 +266,7 @@ def xcit_n12_imagenet100() -> Recipe:
         base,
         name="xcit-n12-imagenet100",
         about="XCiT-N12 on 100 classes of ImageNet at 4/255: the base of the ablations",
-        model=ModelChoice("timm:xcit_nano_12_p16_224", image_size=224, normalize=Normalize.NONE),
+        model=ModelConfig("timm:xcit_nano_12_p16_224", image_size=224, normalize=Normalize.NONE),
         data="imagenet:data/imagenet@imagenet100.txt",
         objective=replace(base.objective, eps_warmup=20 / 110),
         plan=replace(
@@ -302,7 +302,7 @@ def _out_of_the_box(name: str, what: str, start: str, options: dict[str, Option]
         base,
         name=name,
         about=f"{what} at 4/255, DeiT's training out of the box",
-        model=ModelChoice(start, image_size=224, normalize=Normalize.NONE, options={**options, "drop_path_rate": 0.05}),
+        model=ModelConfig(start, image_size=224, normalize=Normalize.NONE, options={**options, "drop_path_rate": 0.05}),
         objective=replace(base.objective, eps_warmup=0.0, warmup_unit=ScheduleUnit.STEP),
         plan=replace(
             base.plan,
@@ -408,7 +408,7 @@ def _standard_imagenet(size: str, clean: float) -> Recipe:
     return Recipe(
         name=f"xcit-{size}-imagenet-standard",
         about=f"XCiT-{size.upper()} on ImageNet, standard training for 100 epochs",
-        model=ModelChoice(start, image_size=224, normalize=Normalize.NONE, options=options),
+        model=ModelConfig(start, image_size=224, normalize=Normalize.NONE, options=options),
         data=deit.data,
         preprocess=deit.preprocess,
         objective=Standard(smoothing=0.1),
@@ -459,7 +459,7 @@ def _resnet50_gelu(eps: float, steps: int, *, name: str, published: tuple[float,
     return replace(
         base,
         about=f"ResNet-50 with GELU on ImageNet at {round(255 * eps)}/255, adversarial training",
-        model=ModelChoice("vitadel:resnet50_gelu", image_size=224, normalize=Normalize.HALF),
+        model=ModelConfig("vitadel:resnet50_gelu", image_size=224, normalize=Normalize.HALF),
         objective=replace(base.objective, eps_warmup=10 / 100),
         plan=TrainingConfig(
             epochs=100,
@@ -522,7 +522,7 @@ def _high_resolution(name: str, what: str, data: str, expect: dict[str, str]) ->
         base,
         name=name,
         about=f"XCiT-S12 from ImageNet to {what} at 8/255, adversarial fine-tuning",
-        model=ModelChoice(_START, image_size=224, normalize=Normalize.HALF),
+        model=ModelConfig(_START, image_size=224, normalize=Normalize.HALF),
         data=data,
         objective=Adversarial(_attack(_EPS8, 1), Linf(_EPS8), smoothing=0.1),
         plan=replace(
@@ -621,7 +621,7 @@ def _resnet50_tuned(recipe: Recipe, published: str) -> Recipe:
         recipe,
         name=recipe.name.replace("xcit-s12", "resnet50"),
         about=recipe.about.replace("XCiT-S12", "ResNet-50"),
-        model=ModelChoice(_SALMAN, image_size=224),
+        model=ModelConfig(_SALMAN, image_size=224),
         sources={
             **recipe.sources,
             "model.start": "paper: thesis 4.2.1; Salman et al.'s ResNet-50, trained at 8/255; the file is yours",
@@ -701,7 +701,7 @@ def xcit_s12_cifar10() -> Recipe:
     return Recipe(
         name="xcit-s12-cifar10",
         about="XCiT-S12 from ImageNet to CIFAR-10 at 8/255, TRADES fine-tuning",
-        model=ModelChoice(_START, image_size=32, patch_size=4, normalize=Normalize.DATA),
+        model=ModelConfig(_START, image_size=32, patch_size=4, normalize=Normalize.DATA),
         data="cifar10:data",
         preprocess="squash:32",
         objective=TRADES(_attack(_EPS8, 10), Linf(_EPS8), beta=6.0),
@@ -797,7 +797,7 @@ def xcit_s12_cifar10_scratch_synthetic() -> Recipe:
         base,
         name="xcit-s12-cifar10-scratch-synthetic",
         about="XCiT-S12 on CIFAR-10 and generated images from scratch at 8/255, TRADES",
-        synthetic=SyntheticChoice("data/cifar10-ddpm", share=0.5),
+        synthetic=SyntheticConfig("data/cifar10-ddpm", share=0.5),
         sources={
             **base.sources,
             "synthetic": "paper: thesis 4.2.1; half of every batch",

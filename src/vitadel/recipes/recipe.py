@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from vitadel.attacks import Attack
 from vitadel.core.errors import unknown_name_error
 from vitadel.core.numeric import Count, Range, Seed, Side, check_ranges
-from vitadel.models import Option, Tuning
+from vitadel.models import AdapterConfig, Option
 from vitadel.objectives import Objective
 from vitadel.threats import Threat
 from vitadel.train import TrainingConfig
@@ -26,7 +26,7 @@ class Normalize(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ModelChoice:
+class ModelConfig:
     """The model to train.
 
     Args:
@@ -45,7 +45,7 @@ class ModelChoice:
     patch_size: Side | None = None
     normalize: Normalize = Normalize.MODEL
     options: Mapping[str, Option] = field(default_factory=dict)
-    tuning: Tuning | None = None
+    tuning: AdapterConfig | None = None
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -87,7 +87,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class SyntheticChoice:
+class SyntheticConfig:
     """A folder made by `vitadel data convert`, and the share of every batch that comes from it.
 
     Args:
@@ -133,13 +133,13 @@ class Recipe:
 
     name: str
     about: str
-    model: ModelChoice
+    model: ModelConfig
     data: str
     preprocess: str
     objective: Objective
     plan: TrainingConfig
     selection: Selection
-    synthetic: SyntheticChoice | None = None
+    synthetic: SyntheticConfig | None = None
     seed: Seed = 0
     sources: Mapping[str, str] = field(default_factory=dict)
     expect: Mapping[str, str] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from vitadel.objectives import ARDPRM, AWP, AttentionScaling, Objective
 from vitadel.recipes.cifar10 import cifar10_vit_tiny_short
 from vitadel.recipes.columns import OWN_IMAGES, Column
 from vitadel.recipes.digits import digits_class_token
-from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe
+from vitadel.recipes.recipe import ModelConfig, Normalize, Recipe
 from vitadel.recipes.tora import cifar10_vit_tiny_standard_short
 from vitadel.train import Compile, PadCrop, Precision, TrainingConfig
 
@@ -149,7 +149,7 @@ class SmallScale:
         """The kind of its data set."""
         return re.split("[:@[]", self.data, maxsplit=1)[0]
 
-    def _model(self, recipe: Recipe) -> ModelChoice:
+    def _model(self, recipe: Recipe) -> ModelConfig:
         choice = recipe.model
         if choice.tuning is not None:
             start = self.starting_recipe(recipe)
@@ -160,7 +160,7 @@ class SmallScale:
             return replace(start.model, start=START, options={}, tuning=tuning)
         chosen = self._architecture(recipe)
         options = {**choice.options, **chosen.options} if chosen.patch_size else dict(chosen.options)
-        return ModelChoice(chosen.start or choice.start, self.image_size, chosen.patch_size, Normalize.DATA, options)
+        return ModelConfig(chosen.start or choice.start, self.image_size, chosen.patch_size, Normalize.DATA, options)
 
     def _architecture(self, recipe: Recipe) -> _Architecture:
         """The replacement of the architecture of a recipe."""

@@ -99,7 +99,7 @@ def run_sweep(
     assert evaluate is not None or not sweep.evaluates, "a sweep with columns needs a way to evaluate"
     deferred = DeferredProgress(notify)
     combinations = sweep.combinations(deferred)
-    sweep.refuse(combinations)
+    sweep.check(combinations)
     left_out = sweep.left_out(combinations)
     parts = sweep.parts(combinations)
     run = Run.claim(folder, "sweep", parts, device=device_name(), ranks=launch_ranks(), command=command)

@@ -20,11 +20,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from vitadel.attacks import PGD
-from vitadel.models import Tuning
+from vitadel.models import AdapterConfig
 from vitadel.objectives import Standard, TORATraining
 from vitadel.recipes.cifar10 import cifar10_vit_tiny_short
 from vitadel.recipes.digits import digits_class_token
-from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection
+from vitadel.recipes.recipe import ModelConfig, Normalize, Recipe, Selection
 from vitadel.threats import Linf
 from vitadel.train import AdamW, Compile, LRScaling, Mixing, PILAugment, Precision, TrainingConfig
 
@@ -73,7 +73,7 @@ def _single(base: Recipe) -> Recipe:
     assert isinstance(base.objective, TORATraining)
     return replace(
         base,
-        model=replace(base.model, tuning=Tuning(tuning="single", reduction=base.model.tuning.reduction)),
+        model=replace(base.model, tuning=AdapterConfig(tuning="single", reduction=base.model.tuning.reduction)),
         objective=replace(base.objective, independent=0.0),
         sources={
             **base.sources,
@@ -88,7 +88,7 @@ def _head_only(base: Recipe) -> Recipe:
     """Two heads on the frozen features: in phase 1 each learns from its own loss, in phase 2 both from both."""
     sources = {**base.sources, "model.tuning.tuning": "paper: table 3; head only"}
     sources.pop("model.tuning.reduction", None)
-    return replace(base, model=replace(base.model, tuning=Tuning(tuning="head")), sources=sources, expect={})
+    return replace(base, model=replace(base.model, tuning=AdapterConfig(tuning="head")), sources=sources, expect={})
 
 
 def _adapter_fusion(base: Recipe) -> Recipe:
@@ -115,7 +115,9 @@ def tora_vit_b16_imagenet() -> Recipe:
     return Recipe(
         name="tora-vit-b16-imagenet",
         about="TORA on a frozen ViT-B/16, ImageNet at 1/255",
-        model=ModelChoice("timm:vit_base_patch16_224@vit-b16-imagenet.safetensors", image_size=224, tuning=Tuning()),
+        model=ModelConfig(
+            "timm:vit_base_patch16_224@vit-b16-imagenet.safetensors", image_size=224, tuning=AdapterConfig()
+        ),
         data="imagenet:data/imagenet",
         preprocess="crop:224:256:bicubic",
         objective=_trade_off(eps, smoothing=0.1),
@@ -220,7 +222,7 @@ def cifar10_vit_tiny_imagenet_finetune() -> Recipe:
         base,
         name="cifar10-vit-tiny-imagenet-finetune",
         about="ViT-Tiny/4 from ImageNet to CIFAR-10, standard training, short",
-        model=ModelChoice(
+        model=ModelConfig(
             "timm:vit_tiny_patch16_224@vit_tiny_patch16_224.safetensors",
             image_size=32,
             patch_size=4,
@@ -252,8 +254,8 @@ def cifar10_tora_short() -> Recipe:
         base,
         name="cifar10-tora-short",
         about="TORA on a frozen ViT-Tiny/4, CIFAR-10 at 4/255, short",
-        model=ModelChoice(
-            "runs/cifar10-vit-tiny-standard-short", image_size=32, patch_size=4, tuning=Tuning(reduction=4)
+        model=ModelConfig(
+            "runs/cifar10-vit-tiny-standard-short", image_size=32, patch_size=4, tuning=AdapterConfig(reduction=4)
         ),
         objective=_trade_off(eps, smoothing=0.0),
         plan=replace(
@@ -300,7 +302,7 @@ def digits_tora() -> Recipe:
         base,
         name="digits-tora",
         about="TORA on a frozen tiny ViT, digits at 24/255",
-        model=ModelChoice("runs/digits-class-token", image_size=8, patch_size=2, tuning=Tuning(reduction=2)),
+        model=ModelConfig("runs/digits-class-token", image_size=8, patch_size=2, tuning=AdapterConfig(reduction=2)),
         objective=_trade_off(eps, smoothing=0.0),
         plan=replace(base.plan, epochs=20, optimizer=AdamW(lr=3e-3, weight_decay=0.05), validate_every_epochs=20),
         selection=Selection(PGD(steps=10), Linf(eps)),

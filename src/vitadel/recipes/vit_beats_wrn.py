@@ -24,7 +24,7 @@ from dataclasses import replace
 from vitadel.attacks import PGD
 from vitadel.models import Option
 from vitadel.objectives import TRADES, ScheduleUnit
-from vitadel.recipes.recipe import ModelChoice, Normalize, Recipe, Selection, SyntheticChoice
+from vitadel.recipes.recipe import ModelConfig, Normalize, Recipe, Selection, SyntheticConfig
 from vitadel.threats import L2, Linf, Threat
 from vitadel.train import SGD, Decay, Lion, PadCrop, Precision, TrainingConfig
 
@@ -111,13 +111,13 @@ def _on(size: str, data: str, threat: Threat, epochs: int) -> Recipe:
     return Recipe(
         name=f"vit-{size}2-{data}",
         about=f"ViT-{size.upper()}/2 on {where} and generated images at {ball}, TRADES, {epochs} epochs",
-        model=ModelChoice(f"timm:{arch}", image_size=32, patch_size=2, normalize=Normalize.NONE, options=dict(_VIT)),
+        model=ModelConfig(f"timm:{arch}", image_size=32, patch_size=2, normalize=Normalize.NONE, options=dict(_VIT)),
         data=f"{data}:data",
         preprocess="squash:32",
         objective=TRADES(_linf_attack(), threat, smoothing=0.4, beta=3.0 if data == "cifar10" else 5.0),
         plan=plan,
         selection=Selection(PGD(steps=10), threat, split="none"),
-        synthetic=SyntheticChoice(f"data/{data}-edm-50m", share=0.8),
+        synthetic=SyntheticConfig(f"data/{data}-edm-50m", share=0.8),
         sources=_SOURCES,
     )
 
@@ -266,7 +266,7 @@ def wrn_28_10_cifar10() -> Recipe:
         base,
         name="wrn-28-10-cifar10",
         about="WRN-28-10 on CIFAR-10 and generated images at 8/255, TRADES, SGD",
-        model=ModelChoice("vitadel:wrn28_10_silu", image_size=32, normalize=Normalize.DATA),
+        model=ModelConfig("vitadel:wrn28_10_silu", image_size=32, normalize=Normalize.DATA),
         objective=TRADES(_linf_attack(), _LINF, smoothing=0.1, beta=5.0),
         plan=replace(
             base.plan,
@@ -285,7 +285,7 @@ def wrn_28_10_cifar10() -> Recipe:
             validate_every_epochs=1,
         ),
         selection=Selection(PGD(steps=40), _LINF),
-        synthetic=SyntheticChoice("data/cifar10-edm-20m", share=0.8),
+        synthetic=SyntheticConfig("data/cifar10-edm-20m", share=0.8),
         sources={
             **{path: source for path, source in _SOURCES.items() if not path.startswith("model.")},
             **_SELECTED,
@@ -319,9 +319,9 @@ def wrn_70_16_cifar10() -> Recipe:
         base,
         name="wrn-70-16-cifar10",
         about="WRN-70-16 on CIFAR-10 and generated images at 8/255, TRADES, SGD",
-        model=ModelChoice("vitadel:wrn70_16", image_size=32, normalize=Normalize.DATA, options={"act_layer": "silu"}),
+        model=ModelConfig("vitadel:wrn70_16", image_size=32, normalize=Normalize.DATA, options={"act_layer": "silu"}),
         plan=replace(base.plan, epochs=2000, batch_size=1024, warmup_epochs=50),
-        synthetic=SyntheticChoice("data/cifar10-edm-50m", share=0.8),
+        synthetic=SyntheticConfig("data/cifar10-edm-50m", share=0.8),
         sources={
             **base.sources,
             "model.start": "paper: table 6; WRN-70-16",

@@ -124,12 +124,12 @@ class Run:
     @classmethod
     def _claim(cls, folder: Path, kind: str, parts: Mapping[str, object], device: str, command: str | None) -> "Run":
         # the manifest is written while the folder is locked, so that two processes cannot both claim a new folder
-        _refuse_unreadable_name(folder)
+        _check_readable_name(folder)
         described: dict[str, Any] = {"kind": kind, "parts": describe(parts)}
-        _refuse_other_run(folder, described)  # first, so that an error leaves no new files
+        _check_same_run(folder, described)  # first, so that an error leaves no new files
         lock = _locked(folder)
         try:
-            resumed = _refuse_other_run(folder, described)  # another process may have been faster
+            resumed = _check_same_run(folder, described)  # another process may have been faster
             if not resumed:
                 record = ManifestRecord(
                     **described,
@@ -222,7 +222,7 @@ def _exists(path: Path) -> bool:
         ) from error
 
 
-def _refuse_unreadable_name(folder: Path) -> None:
+def _check_readable_name(folder: Path) -> None:
     try:
         str(folder).encode()
     except UnicodeEncodeError:
@@ -232,10 +232,10 @@ def _refuse_unreadable_name(folder: Path) -> None:
         ) from None
 
 
-def _refuse_other_run(folder: Path, described: Mapping[str, object]) -> bool:
+def _check_same_run(folder: Path, described: Mapping[str, object]) -> bool:
     """Whether the folder holds this run already; raises a UsageError if it holds anything else."""
     if not _exists(folder / _MANIFEST):
-        _refuse_nonempty_folder(folder)
+        _check_empty_folder(folder)
         return False
     then = ManifestRecord.read(folder / _MANIFEST)
     if changed := differences({"kind": then.kind, "parts": then.parts}, described, longest=_LONGEST):
@@ -246,7 +246,7 @@ def _refuse_other_run(folder: Path, described: Mapping[str, object]) -> bool:
     return True
 
 
-def _refuse_nonempty_folder(folder: Path) -> None:
+def _check_empty_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file, and a run needs a folder. Choose another name.")
     try:

@@ -220,7 +220,7 @@ class SuiteRecord:
     def from_json(cls, content: Mapping[str, object], source: object = "the summary") -> "SuiteRecord":
         """The record in a JSON object; raises a UsageError of one line if it is damaged."""
         remedy = "Delete the file and run the same command again: it is counted from the rows."
-        _refuse_other(content, SUITE_SCHEMA, source)
+        _check_known_keys(content, SUITE_SCHEMA, source)
         suite = content.get("suite")
         renamed: dict[str, object] = {}
         if isinstance(suite, str):
@@ -362,7 +362,7 @@ class StudyRecord:
     @classmethod
     def from_json(cls, content: Mapping[str, object], source: object = "the result") -> "StudyRecord":
         """The record in a JSON object; raises a UsageError of one line if it is damaged."""
-        _refuse_other(content, STUDY_SCHEMA, source)
+        _check_known_keys(content, STUDY_SCHEMA, source)
         known = {key: content[key] for key in _STUDY_KEYS if key in content}
         if isinstance(study := content.get("study"), str):
             known["study"] = FORMER_STUDY_NAMES.get(study, study)
@@ -383,7 +383,7 @@ def read_study(path: Path) -> StudyRecord:
     return StudyRecord.from_json(read_json(path), path)
 
 
-def _refuse_other(content: Mapping[str, object], known: str, source: object) -> None:
+def _check_known_keys(content: Mapping[str, object], known: str, source: object) -> None:
     """Refuse a file of another kind, or of a later version."""
     kind, _, newest = known.partition("/")
     name, _, version = str(content.get("schema", known)).partition("/")

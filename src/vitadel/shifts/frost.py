@@ -13,7 +13,7 @@ from PIL import Image, WebPImagePlugin  # noqa: F401 (makes its format known)
 from torch import Tensor
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import refuse_special
+from vitadel.core.files import check_regular_file
 from vitadel.core.rng import RandomStreams
 from vitadel.shifts.fast_rng import normal
 from vitadel.shifts.filters import by_frequency, divide
@@ -60,7 +60,7 @@ def photos_in(folder: Path) -> list[Path]:
             f"cannot list the frost folder {str(folder)!r}: {error.strerror}. Make it readable."
         ) from error
     for path in paths:
-        refuse_special(path)
+        check_regular_file(path)
     if not paths:
         raise UsageError(f"the frost folder {str(folder)!r} holds no photographs. Put .png or .jpg files there.")
     return paths

@@ -10,7 +10,7 @@ from vitadel.train.input.sampler import BatchIndex, Sampler
 from vitadel.train.loop import Trainer, Validate
 from vitadel.train.monitor.hardware import achieved_flops, forward_flops, peak_flops
 from vitadel.train.monitor.training_log import overfitting_flags
-from vitadel.train.optim import SGD, AdamW, Decay, Lion, OptimizerChoice
+from vitadel.train.optim import SGD, AdamW, Decay, Lion, OptimizerConfig
 from vitadel.train.setup import Synthetic, set_up
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "LRScaling",
     "Lion",
     "Mixing",
-    "OptimizerChoice",
+    "OptimizerConfig",
     "PILAugment",
     "PadCrop",
     "Precision",

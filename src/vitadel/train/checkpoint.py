@@ -108,7 +108,7 @@ class Checkpoints:
             ) from error
         return state
 
-    def refuse_without_best(self, state: TrainState) -> None:
+    def check_best_exists(self, state: TrainState) -> None:
         """Raise if the file of the best weights is missing; later weights would wrongly become the best."""
         best = self.folder / "best.safetensors"
         if state.best is not None and not best.exists():

@@ -16,7 +16,7 @@ from vitadel.objectives import ScheduleUnit
 from vitadel.train.input.augment import Augment
 from vitadel.train.input.mixing import Mixing
 from vitadel.train.input.pil_augment import PILAugment, Workers
-from vitadel.train.optim import OptimizerChoice
+from vitadel.train.optim import OptimizerConfig
 
 PositiveOrNull = Annotated[float, Range(gt=0, hint="Write none to leave it unset.")]
 
@@ -137,7 +137,7 @@ class TrainingConfig:
 
     epochs: Count
     batch_size: Count
-    optimizer: OptimizerChoice
+    optimizer: OptimizerConfig
     lr_scaling: LRScaling = LRScaling.FIXED
     lr_batch_size: Count = 512
     warmup_epochs: NonNegative = 0.0

@@ -179,7 +179,7 @@ class Trainer:
         else:
             self._continue_from(loaded)
             self.log.report_gaps(loaded.step, self.config.log_every_steps)
-        self.checkpoints.refuse_without_best(self.state)
+        self.checkpoints.check_best_exists(self.state)
 
     def _continue_from(self, state: TrainState) -> None:
         self.state = state
@@ -307,7 +307,7 @@ class Trainer:
     # ------------------------------------------- log, validation, checkpoints
 
     def _log(self) -> None:
-        self._refuse_non_finite()
+        self._raise_non_finite()
         step, per_epoch = self.state.step, self.sampler.steps_per_epoch
         self.state = self.log.step(
             self.state,
@@ -320,7 +320,7 @@ class Trainer:
         """Score the model on the hold-out; the best weights so far are kept as `best`."""
         if self.validation is None:
             return
-        self._refuse_non_finite()
+        self._raise_non_finite()
         with torch.compiler.set_stance("force_eager"):  # or every batch size would be compiled
             scores = self.validation(self.evaluated_model)
         score = next(scores[name] for name in SELECTED_BY if name in scores)
@@ -334,7 +334,7 @@ class Trainer:
         self.validated = self.state
 
     def _save_checkpoint(self) -> None:
-        self._refuse_non_finite()
+        self._raise_non_finite()
         self.state = replace(self.state, unlogged=self.log.means.state())
         self.checkpoints.save(self.state)
         self.accelerator.wait_for_everyone()
@@ -345,7 +345,7 @@ class Trainer:
         self.accelerator.wait_for_everyone()
         return state
 
-    def _refuse_non_finite(self) -> None:
+    def _raise_non_finite(self) -> None:
         """Raise before non-finite values are written, so that the last checkpoint is a good one.
 
         Checks the weights as well: a gradient can be non-finite although the loss is finite.

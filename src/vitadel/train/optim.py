@@ -26,7 +26,7 @@ class Decay(enum.Enum):
     ALL = "all of them"
 
 
-class OptimizerChoice(Protocol):
+class OptimizerConfig(Protocol):
     """The settings of an optimizer."""
 
     @property

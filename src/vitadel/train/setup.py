@@ -6,7 +6,7 @@ import torch
 
 from vitadel.core.errors import UsageError
 from vitadel.core.numeric import check_ranges, check_seed
-from vitadel.data import Shards, Split, refuse_empty
+from vitadel.data import Shards, Split, check_not_empty
 from vitadel.models import Model, attention_scales
 from vitadel.objectives import AWP, Objective
 from vitadel.train.config import Compile, TrainingConfig
@@ -67,7 +67,7 @@ def set_up(
         train, synthetic, config, seed, process_state().num_processes if world_size is None else world_size
     )
     objective.prepare_model(model)
-    _refuse_hidden_attention(config, model, objective)
+    _check_attention_visible(config, model, objective)
     if config.grad_checkpointing:
         _checkpoint_activations(model)
     return sampler
@@ -77,7 +77,7 @@ def make_sampler(
     train: Split, synthetic: Synthetic | None, config: TrainingConfig, seed: int, world_size: int
 ) -> Sampler:
     """The order of the images, for batches that are divided among `world_size` processes."""
-    refuse_empty(train, "the training split", "train on")
+    check_not_empty(train, "the training split", "train on")
     size = min(config.batch_size, len(train)) if synthetic is None else config.batch_size
     if size % (world_size * config.grad_accum_steps) and (world_size > 1 or size == config.batch_size):
         raise UsageError(
@@ -102,7 +102,7 @@ def make_sampler(
     return Sampler(len(train), config.batch_size, seed, len(synthetic.images), synthetic.share)
 
 
-def _refuse_hidden_attention(config: TrainingConfig, model: Model, objective: Objective) -> None:
+def _check_attention_visible(config: TrainingConfig, model: Model, objective: Objective) -> None:
     """Attention scaling and some objectives use taps, which compiled, sharded or recomputed layers do not call."""
     scaled = attention_scales.has_factors(model.net)
     if not (scaled or objective.uses_taps):

@@ -173,7 +173,7 @@ def test_invalid_settings_are_refused(model: Model, x: Tensor) -> None:
         studied(model, x, FeatureVisualization(coordinates=(8,)))
     resnet = load("timm:test_resnet", num_classes=5)
     with pytest.raises(UsageError, match="there is no class 5: the model has 5 classes"):
-        FeatureVisualization(classes=(5,)).refuse(resnet)
+        FeatureVisualization(classes=(5,)).check(resnet)
     with pytest.raises(UsageError, match=r"Flatten does not say which that is\. Load it with vitadel\.models\.load"):
         studied(nn.Flatten(), x, FeatureVisualization(coordinates=(0,)))
     with pytest.raises(UsageError, match="toward classes or toward coordinates, got both"):

@@ -19,14 +19,19 @@ from torch import Tensor, nn
 from vitadel.analyze import TORAGates, run_study, study, tensor_context
 from vitadel.analyze.tora_gates import shares
 from vitadel.core.errors import UsageError
-from vitadel.models import AdaptedViT, Model, Option, Tuning, load, tora, wrap
+from vitadel.models import AdaptedViT, AdapterConfig, Model, Option, load, tora, wrap
 from vitadel.runs import ResultFolder
 
 DEPTH, HEADS, DIM = 3, 4, 32
-WAYS = [Tuning(), Tuning(softmax="token"), Tuning(softmax="joint"), Tuning(gate="per-token")]
+WAYS = [
+    AdapterConfig(),
+    AdapterConfig(softmax="token"),
+    AdapterConfig(softmax="joint"),
+    AdapterConfig(gate="per-token"),
+]
 
 
-def gated(tuning: Tuning | None = None, **more: Option) -> Model:
+def gated(tuning: AdapterConfig | None = None, **more: Option) -> Model:
     options: dict[str, Option] = {"depth": DEPTH, "embed_dim": DIM, "num_heads": HEADS, **more}
     base = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=16, patch_size=4, options=options, seed=1)
     return tora(base, tuning).double().eval()
@@ -68,7 +73,7 @@ def _unpacked(array: dict[str, Any]) -> Tensor:
 
 
 @pytest.mark.parametrize("tuning", WAYS, ids=str)
-def test_equal_adapters_have_equal_shares(x: Tensor, tuning: Tuning) -> None:
+def test_equal_adapters_have_equal_shares(x: Tensor, tuning: AdapterConfig) -> None:
     result = studied(gated(tuning), x)
     for name in ("acc", "rob"):
         assert result["shares"][name]["mean"] == [0.5] * DEPTH
@@ -94,8 +99,12 @@ def planted(model: Model, push: float) -> list[float]:
 
 
 @pytest.mark.parametrize("push", [0.3, -0.7, 40.0])
-@pytest.mark.parametrize("tuning", [Tuning(), Tuning(softmax="joint"), Tuning(gate="per-token")], ids=str)
-def test_an_adapter_with_the_preferred_output_wins_by_the_known_share(x: Tensor, tuning: Tuning, push: float) -> None:
+@pytest.mark.parametrize(
+    "tuning", [AdapterConfig(), AdapterConfig(softmax="joint"), AdapterConfig(gate="per-token")], ids=str
+)
+def test_an_adapter_with_the_preferred_output_wins_by_the_known_share(
+    x: Tensor, tuning: AdapterConfig, push: float
+) -> None:
     model = gated(tuning)
     logit_difference = planted(model, push)
     known = sum(1 / (1 + math.exp(-one)) for one in logit_difference) / HEADS
@@ -107,7 +116,7 @@ def test_an_adapter_with_the_preferred_output_wins_by_the_known_share(x: Tensor,
 
 
 def test_softmax_over_tokens_depends_on_differences_between_tokens(x: Tensor) -> None:
-    model = gated(Tuning(softmax="token"))
+    model = gated(AdapterConfig(softmax="token"))
     planted(model, 0.7)
     result = studied(model, x)
     assert result["shares"]["rob"]["mean"][0] == pytest.approx(0.5, abs=1e-9)
@@ -141,7 +150,7 @@ def recomputed(model: Model, x: Tensor, prefix: int) -> Tensor:
     return result
 
 
-def _weights(s_ANN: np.ndarray, tuning: Tuning) -> np.ndarray:
+def _weights(s_ANN: np.ndarray, tuning: AdapterConfig) -> np.ndarray:
     e_ANN = np.exp(s_ANN)
     if tuning.softmax == "adapter":
         return e_ANN / e_ANN.sum(0)
@@ -150,7 +159,7 @@ def _weights(s_ANN: np.ndarray, tuning: Tuning) -> np.ndarray:
 
 @pytest.mark.parametrize("tuning", WAYS, ids=str)
 @pytest.mark.parametrize("registers", [0, 2])
-def test_shares_match_the_weights(x: Tensor, tuning: Tuning, registers: int) -> None:
+def test_shares_match_the_weights(x: Tensor, tuning: AdapterConfig, registers: int) -> None:
     model = noisy_weights(gated(tuning, reg_tokens=registers) if registers else gated(tuning))
     slow = recomputed(model, x[:2], 1 + registers)
     result = studied(model, x[:2])
@@ -235,9 +244,9 @@ def test_models_without_gates_are_refused(x: Tensor) -> None:
     with pytest.raises(UsageError, match="Flatten has none"):
         studied(wrap(nn.Flatten(), mean=(0.0,) * 3, std=(1.0,) * 3), x)
     with pytest.raises(UsageError, match="made with tuning='single'"):
-        studied(gated(Tuning(tuning="single")), x)
+        studied(gated(AdapterConfig(tuning="single")), x)
     with pytest.raises(UsageError, match="made with tuning='head'"):
-        studied(gated(Tuning(tuning="head")), x)
+        studied(gated(AdapterConfig(tuning="head")), x)
     with pytest.raises(UsageError, match=r"has 3 blocks, counted from 0; TORAGates\.blocks asks for 3"):
         studied(gated(), x, TORAGates(blocks=(0, 3)))
     with pytest.raises(UsageError, match=r"TORAGates.images must be at least 1, got 0"):

@@ -49,7 +49,7 @@ def own_labels(model: nn.Module, x: Tensor) -> Tensor:
 
 @pytest.fixture(scope="module")
 def pointer() -> Model:
-    return models.load("vitadel:pointer", num_classes=10, seed=0)
+    return models.load("vitadel:masked_gradient_net", num_classes=10, seed=0)
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +233,9 @@ def test_every_study_describes_itself() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("recipe", "known"), [("digits-pointer", "masked"), ("digits-adversarial", "not masked")])
+@pytest.mark.parametrize(
+    ("recipe", "known"), [("digits-masked-gradient", "masked"), ("digits-adversarial", "not masked")]
+)
 def test_trained_networks(recipe: str, known: str, tmp_path: Path) -> None:
     from vitadel.recipes import RECIPES, train_recipe
 

@@ -231,7 +231,7 @@ def test_invalid_settings_are_refused(x: Tensor) -> None:
         study(Planted(pattern_of_blocks()), x, y, Perturbations(patch=9, steps=1))
     model = load("timm:vit_tiny_patch16_224", num_classes=5, image_size=32, patch_size=8, options={"depth": 1})
     with pytest.raises(UsageError, match="Choose patch from 2 to 16"):
-        Perturbations(patch=17).refuse(model)
+        Perturbations(patch=17).check(model)
     with pytest.raises(UsageError, match=r"label 4 is out of range"):
         study(Planted(pattern_of_blocks()), x, y + 4, Perturbations(steps=1))
     for settings, message in (

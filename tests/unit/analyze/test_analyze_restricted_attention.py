@@ -330,7 +330,7 @@ def test_unsupported_models_and_data_are_refused(x: Tensor) -> None:
         ("pooled", RestrictedAttention(ends=(1,)), "has no class token in these blocks"),
     ):
         with pytest.raises(UsageError, match=message):
-            settings.refuse(tiny(family))
+            settings.check(tiny(family))
         with pytest.raises(UsageError, match=message):
             studied(tiny(family), x, y, settings)
     with pytest.raises(UsageError, match="Flatten has no layers Vitadel supports"):

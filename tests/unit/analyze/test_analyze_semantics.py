@@ -204,9 +204,9 @@ def test_invalid_settings_are_refused(x: Tensor, y: Tensor, tmp_path: Path) -> N
     save(load("timm:test_resnet", num_classes=3, image_size=32), path := tmp_path / "three.safetensors")
     model = load("timm:test_resnet", num_classes=5, image_size=32)
     with pytest.raises(UsageError, match=r"the studied model has 5 classes, the classifier .* has 3"):
-        PerturbationSemantics(classifiers=(str(path),)).refuse(model)
+        PerturbationSemantics(classifiers=(str(path),)).check(model)
     with pytest.raises(UsageError, match="is not a model: no such file or folder"):
-        PerturbationSemantics(classifiers=("nowhere",)).refuse(model)
+        PerturbationSemantics(classifiers=("nowhere",)).check(model)
 
     class ThreeClasses(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -137,7 +137,7 @@ def test_what_is_no_suite_is_refused() -> None:
 
     for nothing in (3, Foo(), Foo):
         text = message(lambda nothing=nothing: as_suites([nothing]))
-        assert text.startswith("a suite is a name from `vitadel suites`, an attack, or an object with name, refuse")
+        assert text.startswith("a suite is a name from `vitadel suites`, an attack, or an object with name, check")
     assert "unknown suite or attack 'apdg'. Did you mean 'apgd'?" in message(lambda: as_suites("apdg"))
 
 

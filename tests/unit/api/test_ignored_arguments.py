@@ -182,7 +182,7 @@ def test_what_a_suite_lacks_is_named() -> None:
         def __repr__(self) -> str:
             return "Almost()"
 
-        refuse = run = rows = summarize = lambda self, *given: None
+        check = run = rows = summarize = lambda self, *given: None
 
     assert message(lambda: as_suites([Almost()])) == "the suite Almost() has no about. Define what is missing."  # type: ignore[list-item]
     Almost.about = "complete"  # type: ignore[attr-defined]

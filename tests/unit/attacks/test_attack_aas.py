@@ -214,7 +214,7 @@ def test_the_engine_runs_scaled_attacks_like_others(model: Model, x: Tensor, lab
 @pytest.mark.slow
 def test_planted_masking_is_detected(tmp_path: Path) -> None:
     """Gradients are exactly zero: PGD-100 finds nothing, Square plenty, and AAS at least 80% of what Square finds."""
-    pointer = train_recipe(RECIPES["digits-pointer"](), tmp_path / "run")
+    pointer = train_recipe(RECIPES["digits-masked-gradient"](), tmp_path / "run")
     test = data.load("digits", preprocess=data.Squash(8)).split("test")
     x, y = test.images(torch.arange(len(test))), test.labels
     right_B, threat = pointer(x).argmax(1) == y, Linf(24 / 255)

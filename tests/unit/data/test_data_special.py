@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import refuse_special
+from vitadel.core.files import check_regular_file
 from vitadel.data import CenterCrop, Shards, Squash, check, convert, load
 from vitadel.data.integrity import missing_corrupted
 from vitadel.data.preprocess import rgb
@@ -44,15 +44,15 @@ def test_sockets_and_devices_are_refused_and_files_are_not(tmp_path: Path) -> No
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
         with pytest.raises(UsageError, match="it is a socket"):
-            refuse_special(tmp_path / "s")
+            check_regular_file(tmp_path / "s")
     with pytest.raises(UsageError, match="/dev/zero: it is a device"):
-        refuse_special(Path("/dev/zero"))
+        check_regular_file(Path("/dev/zero"))
     (tmp_path / "link").symlink_to("/dev/zero")
     with pytest.raises(UsageError, match="it is a device"):
-        refuse_special(tmp_path / "link")
+        check_regular_file(tmp_path / "link")
     (tmp_path / "file").touch()
     for harmless in ("file", "", "missing"):
-        refuse_special(tmp_path / harmless)
+        check_regular_file(tmp_path / harmless)
 
 
 def test_no_reader_waits_for_a_named_pipe(tmp_path: Path, pets: Path) -> None:

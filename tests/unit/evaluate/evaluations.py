@@ -13,10 +13,10 @@ from vitadel.evaluate import (
     AttackSuite,
     Context,
     Suite,
+    check_classes,
+    check_suite,
+    check_writable_names,
     evaluate_suite,
-    refuse_other_classes,
-    refuse_suite,
-    refuse_unwritable_names,
 )
 from vitadel.runs import Run
 from vitadel.threats import Threat
@@ -38,9 +38,9 @@ def evaluate(
     notify: ProgressCallback = silent,
 ) -> list[dict[str, Any]]:
     """The summaries as they are written."""
-    refuse_other_classes(model, data)
-    refuse_unwritable_names(data, "test")
-    refuse_suite(suite, model, data, threat=threat, scaling=scaling)
+    check_classes(model, data)
+    check_writable_names(data, "test")
+    check_suite(suite, model, data, threat=threat, scaling=scaling)
     if isinstance(suite, AttackSuite):
         suite = replace(suite, keep_images=keep_images)
     engine = engine or Engine(batch_size=batch)

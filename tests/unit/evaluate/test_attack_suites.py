@@ -336,7 +336,7 @@ def test_one_step_can_succeed_where_more_fail() -> None:
 
 def test_the_robust_head_of_a_tora_model_is_scored_too(digits: DataSet) -> None:
     backbone = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options={"depth": 2})
-    model = models.tora(backbone, models.Tuning(reduction=4), num_classes=10, seed=0).eval()
+    model = models.tora(backbone, models.AdapterConfig(reduction=4), num_classes=10, seed=0).eval()
     assert isinstance(model.net, models.AdaptedViT)
     torch.manual_seed(0)
     nn.init.normal_(next(model.net.heads["rob"].parameters()))

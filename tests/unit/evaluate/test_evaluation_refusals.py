@@ -23,8 +23,8 @@ from vitadel.evaluate import (
     AttackSuite,
     Context,
     NamedAttack,
-    refuse_other_classes,
-    refuse_unwritable_names,
+    check_classes,
+    check_writable_names,
 )
 from vitadel.evaluate.attack_runner import fill_attack_table, record_clean_predictions
 from vitadel.evaluate.images import skipped_flags
@@ -273,9 +273,9 @@ def test_the_kept_head_has_its_own_classes() -> None:
     digits = data.load("digits[:4]", preprocess=Squash(16))
     base = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
     tuned = models.tora(base, num_classes=10)
-    refuse_other_classes(tuned, digits)
+    check_classes(tuned, digits)
     with pytest.raises(UsageError, match="has 20 output classes"):
-        refuse_other_classes(models.with_head(tuned, "kept"), digits)
+        check_classes(models.with_head(tuned, "kept"), digits)
 
 
 def test_the_kl_divergence_takes_no_target() -> None:
@@ -327,14 +327,14 @@ def test_names_that_are_not_utf8_are_refused_before_any_attack(dataset: DataSet,
     ids = ("caf\udce9/1.png", *dataset.test.ids[1:])
     images = replace(dataset, test=replace(dataset.test, ids=ids))
     classes = replace(dataset, classes=("caf\udce9", *dataset.classes[1:]))
-    refuse_unwritable_names(dataset, "test")
+    check_writable_names(dataset, "test")
     run = Run.claim(tmp_path / "run", "evaluate", {}, device="cpu")
     model = models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2)
     for odd, message in ((images, r"the image 'caf\\udce9/1\.png'"), (classes, r"the class 'caf\\udce9'")):
         for carry_out in (
             lambda data: evaluate(model, data, SUITES["clean"], run),
             lambda data: evaluate_one(model, data, GrayLevel(), run),
-            lambda data: refuse_unwritable_names(data, "test"),
+            lambda data: check_writable_names(data, "test"),
         ):
             with pytest.raises(UsageError, match=rf"{message}.* has a name that is not UTF-8, .* Rename"):
                 carry_out(odd)

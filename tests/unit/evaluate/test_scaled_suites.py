@@ -29,7 +29,7 @@ PLAIN = NamedAttack("pgd", PGD(steps=10, random_start=False))
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load("vitadel:pointer", seed=0).eval()
+    return load("vitadel:masked_gradient_net", seed=0).eval()
 
 
 @pytest.fixture(scope="module")

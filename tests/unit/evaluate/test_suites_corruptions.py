@@ -181,11 +181,11 @@ def test_missing_or_broken_files_are_skipped_only_on_request(tmp_path: Path, fol
 
     (root / "brightness" / "4" / wnids()[3]).rename(root / "moved")
     with pytest.raises(UsageError, match=f"has no folder {wnids()[3]}, and the clean images have that class"):
-        settings.refuse(Bins(), data, "test")
+        settings.check(Bins(), data, "test")
     with pytest.raises(UsageError, match="has no folder snow/1"):
-        Corruptions(names=("snow",), files=str(root)).refuse(Bins(), data, "test")
+        Corruptions(names=("snow",), files=str(root)).check(Bins(), data, "test")
     with pytest.raises(UsageError, match="there is no folder 'nowhere'"):
-        Corruptions(files="nowhere").refuse(Bins(), data, "test")
+        Corruptions(files="nowhere").check(Bins(), data, "test")
 
 
 def test_a_cell_without_a_readable_file_is_named(tmp_path: Path, folders: tuple[DataSet, Path]) -> None:
@@ -259,24 +259,24 @@ def test_invalid_arrays_are_named(arrays: tuple[DataSet, Path]) -> None:
     data, root = arrays
     fog = Corruptions(names=("fog",), files=str(root))
     with pytest.raises(UsageError, match="snow.npy is missing"):
-        Corruptions(names=("snow",), files=str(root)).refuse(Bins(), data, "test")
+        Corruptions(names=("snow",), files=str(root)).check(Bins(), data, "test")
     labels = np.load(root / "labels.npy")
     np.save(root / "labels.npy", (labels + 1) % 10)
     with pytest.raises(UsageError, match="gives other labels than the clean images have"):
-        fog.refuse(Bins(), data, "test")
+        fog.check(Bins(), data, "test")
     np.save(root / "labels.npy", labels[:3])
     with pytest.raises(UsageError, match="has 3 labels, and an image has number 5"):
-        fog.refuse(Bins(), data, "test")
+        fog.check(Bins(), data, "test")
     np.save(root / "labels.npy", labels)
     whole = (root / "fog.npy").read_bytes()
     (root / "fog.npy").write_bytes(whole[:1000])
     with pytest.raises(UsageError, match=r"cannot read .*fog.npy"):
-        fog.refuse(Bins(), data, "test")
+        fog.check(Bins(), data, "test")
     np.save(root / "fog.npy", np.zeros((29, 32, 32, 3), np.uint8))
     with pytest.raises(UsageError, match="should hold five blocks"):
-        fog.refuse(Bins(), data, "test")
+        fog.check(Bins(), data, "test")
     with pytest.raises(UsageError, match="do not say their place in it: the first is gray/000-30"):
-        fog.refuse(Bins(), gray_images([30]), "test")
+        fog.check(Bins(), gray_images([30]), "test")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_released_sets_choose_among_their_200_classes(tmp_path: Path, kind: type
     z[2, members[7]] = 9  # wrong
     z[3, outside], z[3, members[0]] = 9, 8  # wrong either way
     data = numbered([members[3], members[5], members[6], members[6]], wnids())
-    settings.refuse(Scripted(z), data, "test")
+    settings.check(Scripted(z), data, "test")
     summary = evaluate_one(Scripted(z), data, settings, claim(tmp_path / "run"), batch=3)
     assert values(summary) == {"200-way accuracy": 0.5, "1000-way accuracy": 0.25}
     rows = rows_of(tmp_path / "run", name)
@@ -91,7 +91,7 @@ def test_custom_images_are_evaluated_among_their_classes(tmp_path: Path) -> None
     shown = summary["exhibits"][2]["cells"]
     assert [one["note"] for row in shown for one in row if one] == ["1", "1", "3"]
     with pytest.raises(UsageError, match="images of one class only"):
-        NaturalAdversarial().refuse(Bins(), gray_images([5, 6]), "test")
+        NaturalAdversarial().check(Bins(), gray_images([5, 6]), "test")
 
 
 def test_images_are_labeled_with_wrong_predictions_only(tmp_path: Path) -> None:
@@ -104,10 +104,10 @@ def test_images_are_labeled_with_wrong_predictions_only(tmp_path: Path) -> None:
 
 def test_other_images_are_refused() -> None:
     with pytest.raises(UsageError, match="about the 200 classes of imagenet-a, and grays has others. Write --data"):
-        ImageNetA().refuse(Bins(), gray_images([5]), "test")
+        ImageNetA().check(Bins(), gray_images([5]), "test")
     outside = next(label for label, name in enumerate(wnids()) if name not in subset_wnids("imagenet-r"))
     with pytest.raises(UsageError, match="200 classes of imagenet-r"):
-        ImageNetR().refuse(Bins(), numbered([outside], wnids()), "test")
+        ImageNetR().check(Bins(), numbered([outside], wnids()), "test")
 
 
 # ---------------------------------------------------------------- shape bias
@@ -213,7 +213,7 @@ def test_other_classes_need_a_mapping(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the mapping"):
         ShapeBias(mapping="nowhere").members()
     with pytest.raises(UsageError, match="about cue-conflict stimuli, and grays are none"):
-        ShapeBias().refuse(Bins(), gray_images([5]), "test")
+        ShapeBias().check(Bins(), gray_images([5]), "test")
 
 
 def test_stimuli_from_a_folder(tmp_path: Path) -> None:

@@ -160,11 +160,11 @@ def test_missing_requirements_are_named(tmp_path: Path, three: list[Path]) -> No
     with pytest.raises(UsageError, match="needs a threat"):
         evaluate_one(model, data, Transfer(sources=(str(three[1]),)), claim(tmp_path / "run"))
     with pytest.raises(UsageError, match="needs other models to craft on"):
-        Transfer().refuse(model, data, "test")
+        Transfer().check(model, data, "test")
     with pytest.raises(UsageError, match="no such file or folder"):
-        Transfer(sources=("nowhere",)).refuse(model, data, "test")
+        Transfer(sources=("nowhere",)).check(model, data, "test")
     with pytest.raises(UsageError, match="has 10 classes and the model 3"):
-        Transfer(sources=(str(three[1]),)).refuse(models.load(three[0], num_classes=3), data, "test")
+        Transfer(sources=(str(three[1]),)).check(models.load(three[0], num_classes=3), data, "test")
     with pytest.raises(UsageError, match="names a model twice"):
         Transfer(sources=("a", "a"))
     with pytest.raises(UsageError, match="Transfer.pace must be positive, got 0"):

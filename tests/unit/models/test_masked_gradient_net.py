@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vitadel.api.train import as_recipe
 from vitadel.core.errors import UsageError
 from vitadel.losses import Loss, cross_entropy, dlr, margin
 from vitadel.models import Model, load, save, weights_sha256
@@ -20,7 +21,7 @@ SOFT = 1 / SHARPNESS
 
 @pytest.fixture
 def model() -> Model:
-    return load("vitadel:pointer", seed=0)
+    return load("vitadel:masked_gradient_net", seed=0)
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_every_weight_is_trained(model: Model, x: Tensor) -> None:
 
 
 def test_saving_and_loading_keeps_the_model(model: Model, x: Tensor, tmp_path: Path) -> None:
-    changed = load("vitadel:pointer", num_classes=7, seed=3)
+    changed = load("vitadel:masked_gradient_net", num_classes=7, seed=3)
     save(changed, tmp_path / "m.safetensors")
     loaded = load(tmp_path / "m.safetensors")
     assert loaded.spec == changed.spec
@@ -178,5 +179,12 @@ def test_all_taps_are_named_and_blocks_can_be_skipped(model: Model, x: Tensor) -
 
 
 def test_images_of_another_size_are_refused(model: Model) -> None:
-    with pytest.raises(UsageError, match="vitadel:pointer takes 8 x 8 images, got 8 x 16. Resize them."):
+    with pytest.raises(UsageError, match="vitadel:masked_gradient_net takes 8 x 8 images, got 8 x 16. Resize them."):
         model(torch.rand(1, 3, 8, 16))
+
+
+def test_former_names_are_understood() -> None:
+    former = load("vitadel:pointer", seed=0)
+    x = torch.rand(2, 3, 8, 8)
+    assert torch.equal(former(x), load("vitadel:masked_gradient_net", seed=0)(x))
+    assert as_recipe("digits-pointer") == as_recipe("digits-masked-gradient")

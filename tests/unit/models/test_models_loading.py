@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from vitadel.core.errors import UsageError
 from vitadel.models import (
     RAW_PIXELS,
+    AdapterConfig,
     Model,
     ModelSpec,
     Normalization,
-    Tuning,
     family_of,
     load,
     loading,
@@ -381,7 +381,7 @@ def test_the_description_survives_json() -> None:
     assert ModelSpec.from_json(spec.to_json()) == spec
     # as files of earlier versions spell it
     assert ModelSpec.from_json(spec.to_json().replace("normalization", "normalisation")) == spec
-    adapted = replace(spec, tuning=Tuning(head="acc"))
+    adapted = replace(spec, tuning=AdapterConfig(head="acc"))
     assert ModelSpec.from_json(adapted.to_json().replace('"head"', '"answer"')) == adapted
     with pytest.raises(UsageError, match="damaged"):
         ModelSpec.from_json("no json")

@@ -16,9 +16,9 @@ from torch import nn
 
 from vitadel.core.errors import UsageError
 from vitadel.models import (
+    AdapterConfig,
     Model,
     Option,
-    Tuning,
     add_adapters,
     build,
     load,
@@ -284,9 +284,9 @@ def test_models_of_published_tables_have_names_that_load_accepts(table: str, tmp
         ({"normalization": {"mean": [10**39] * 3, "std": [1, 1, 1]}}, "one mean and one positive std"),
         ({"normalization": {"mean": [0] * 4, "std": [1] * 4}}, "images have 3 channels"),
         ({"normalization": [0.5]}, "is damaged"),
-        ({"tuning": {"reduction": 2.5}}, "Tuning.reduction must be a whole number"),
-        ({"tuning": {"reduction": 0}}, "Tuning.reduction must be at least 1, got 0"),
-        ({"tuning": {"gate": ["token"]}}, "unknown Tuning.gate"),
+        ({"tuning": {"reduction": 2.5}}, "AdapterConfig.reduction must be a whole number"),
+        ({"tuning": {"reduction": 0}}, "AdapterConfig.reduction must be at least 1, got 0"),
+        ({"tuning": {"gate": ["token"]}}, "unknown AdapterConfig.gate"),
         ({"tuning": {"head": "a" * 10_000}}, "unknown head"),
         ({"tuning": [1, 2]}, "is damaged"),
         ({"options": None}, "is damaged"),
@@ -359,7 +359,7 @@ def test_a_header_cannot_describe_more_than_the_weights_in_the_file(
 
 def test_descriptions_of_adapters_are_bounded_too(tmp_path: Path) -> None:
     base = small()
-    model = tora(base, Tuning(reduction=4))
+    model = tora(base, AdapterConfig(reduction=4))
     save_adapters(model, tmp_path / "good.safetensors")
     assert torch.equal(
         add_adapters(base, tmp_path / "good.safetensors")(torch.ones(1, 3, 8, 8)), model(torch.ones(1, 3, 8, 8))
@@ -369,7 +369,7 @@ def test_descriptions_of_adapters_are_bounded_too(tmp_path: Path) -> None:
     for change, message in (
         ({"num_classes": 10**9}, "num_classes must be a whole number"),
         ({"num_classes": 60_000}, "of another shape: heads.acc.weight"),
-        ({"tuning": {**values["tuning"], "reduction": "4"}}, "Tuning.reduction must be a whole number"),
+        ({"tuning": {**values["tuning"], "reduction": "4"}}, "AdapterConfig.reduction must be a whole number"),
         ({"tuning": {**values["tuning"], "reduction": 10**6}}, "leaves no channels of 32"),
     ):
         write(tmp_path / "bad.safetensors", state, {**about, SPEC_KEY: json.dumps({**values, **change})})

@@ -14,27 +14,27 @@ from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, add_adapters, load, save, save_adapters, tora, with_head
-from vitadel.models.tora import AdaptedViT, GatedFusion, Tuning, make_adapted_vit
+from vitadel.models.tora import AdaptedViT, AdapterConfig, GatedFusion, make_adapted_vit
 
 WAYS = [
-    Tuning(),
-    Tuning(softmax="token"),
-    Tuning(softmax="joint"),
-    Tuning(gate="per-token"),
-    Tuning(tuning="single"),
-    Tuning(tuning="head"),
-    Tuning(normalization="sqrt"),
-    Tuning(normalization="rows"),
-    Tuning(normalization="learned"),
-    Tuning(gate="per-token", residual=False),
-    Tuning(prediction="probabilities"),
+    AdapterConfig(),
+    AdapterConfig(softmax="token"),
+    AdapterConfig(softmax="joint"),
+    AdapterConfig(gate="per-token"),
+    AdapterConfig(tuning="single"),
+    AdapterConfig(tuning="head"),
+    AdapterConfig(normalization="sqrt"),
+    AdapterConfig(normalization="rows"),
+    AdapterConfig(normalization="learned"),
+    AdapterConfig(gate="per-token", residual=False),
+    AdapterConfig(prediction="probabilities"),
 ]
 # these change the function of the frozen network from the start
 OTHER_STARTS = [
-    Tuning(initialization="layer-scale"),
-    Tuning(recursion="fusion"),
-    Tuning(recursion="fusion", softmax="token"),
-    Tuning(residual=False),
+    AdapterConfig(initialization="layer-scale"),
+    AdapterConfig(recursion="fusion"),
+    AdapterConfig(recursion="fusion", softmax="token"),
+    AdapterConfig(residual=False),
 ]
 
 
@@ -73,13 +73,13 @@ def noisy_weights(net: AdaptedViT) -> AdaptedViT:
 @pytest.mark.parametrize(
     ("tuning", "parameters", "published"),
     [
-        (Tuning(tuning="head"), 88_105_656, 88.1),
-        (Tuning(tuning="single"), 88_250_384, 88.3),
-        (Tuning(gate="per-token"), 111_194_424, 111.2),
-        (Tuning(), 111_194_424, 111.2),
+        (AdapterConfig(tuning="head"), 88_105_656, 88.1),
+        (AdapterConfig(tuning="single"), 88_250_384, 88.3),
+        (AdapterConfig(gate="per-token"), 111_194_424, 111.2),
+        (AdapterConfig(), 111_194_424, 111.2),
     ],
 )
-def test_parameter_counts_are_as_published(tuning: Tuning, parameters: int, published: float) -> None:
+def test_parameter_counts_are_as_published(tuning: AdapterConfig, parameters: int, published: float) -> None:
     net = AdaptedViT(timm.create_model("vit_base_patch16_224"), tuning, 1000)
     counted = sum(weight.numel() for weight in net.parameters())
     assert counted == parameters
@@ -90,7 +90,9 @@ def test_parameter_counts_are_as_published(tuning: Tuning, parameters: int, publ
 @pytest.mark.parametrize(
     "options", [{}, {"pre_norm": True}, {"reg_tokens": 2}, {"no_embed_class": True}, {"fc_norm": True}], ids=str
 )
-def test_initially_every_head_gives_the_frozen_logits(x: Tensor, tuning: Tuning, options: dict[str, object]) -> None:
+def test_initially_every_head_gives_the_frozen_logits(
+    x: Tensor, tuning: AdapterConfig, options: dict[str, object]
+) -> None:
     net = backbone(**options)
     adapted = make_adapted_vit(net, tuning, 5).double().eval()
     logits_of = adapted.logits_by_head(x)
@@ -107,7 +109,7 @@ def test_initially_every_head_gives_the_frozen_logits(x: Tensor, tuning: Tuning,
 
 def test_layer_scale_starts_near_the_frozen_network_and_is_trained(x: Tensor) -> None:
     net = backbone()
-    adapted = make_adapted_vit(net, Tuning(initialization="layer-scale"), 5).double()
+    adapted = make_adapted_vit(net, AdapterConfig(initialization="layer-scale"), 5).double()
     difference = (adapted(x) - net(x)).abs().max()
     assert 0 < difference < 1e-3 * net(x).abs().max()
     adapted(x).square().sum().backward()
@@ -119,7 +121,7 @@ def test_layer_scale_starts_near_the_frozen_network_and_is_trained(x: Tensor) ->
 
 def test_with_the_formula_of_the_slides_heads_ignore_the_image(x: Tensor) -> None:
     """An adapter processes each token alone, so its own token never sees another one."""
-    logits_of = noisy_weights(make_adapted_vit(backbone(), Tuning(recursion="literal"), 5)).logits_by_head(x)
+    logits_of = noisy_weights(make_adapted_vit(backbone(), AdapterConfig(recursion="literal"), 5)).logits_by_head(x)
     for head in ("acc", "rob"):
         torch.testing.assert_close(logits_of[head], logits_of[head][:1].expand(3, -1), rtol=0, atol=0)
     assert (logits_of["kept"][0] - logits_of["kept"][1]).abs().max() > 1e-3
@@ -127,7 +129,7 @@ def test_with_the_formula_of_the_slides_heads_ignore_the_image(x: Tensor) -> Non
 
 def test_with_recursion_through_the_fusion_the_last_fusion_is_read(x: Tensor) -> None:
     for recursion, read in (("block", False), ("fusion", True)):
-        adapted = noisy_weights(make_adapted_vit(backbone(), Tuning(recursion=recursion), 5))
+        adapted = noisy_weights(make_adapted_vit(backbone(), AdapterConfig(recursion=recursion), 5))
         adapted(x).square().sum().backward()
         grad = adapted.fusions[-1].get_parameter("v.weight").grad
         assert (grad is not None and bool(grad.abs().max() > 0)) is read
@@ -137,7 +139,7 @@ def test_the_recursion_matches_its_sum(x: Tensor) -> None:
     """Tokens after the first block, from the parts it is made of."""
     z_BND, before_BND = torch.randn(2, 2, 17, 32, dtype=torch.float64)
     for recursion in ("block", "fusion", "literal"):
-        adapted = noisy_weights(make_adapted_vit(backbone(), Tuning(recursion=recursion), 5))
+        adapted = noisy_weights(make_adapted_vit(backbone(), AdapterConfig(recursion=recursion), 5))
         tokens = {name: token.expand(2, -1, -1) for name, token in adapted.tokens.items()}
         stream, next_tokens = adapted.fused[0](before_BND, z_BND, tokens)
         fused_B1D = (stream - z_BND)[:, :1]
@@ -156,13 +158,13 @@ def test_heads_of_a_distilled_network_start_as_the_mean_of_its_heads(x: Tensor, 
     net = timm.create_model(
         "deit_tiny_distilled_patch16_224", img_size=16, patch_size=4, num_classes=5, depth=2
     ).double()
-    adapted = make_adapted_vit(net, Tuning(tuning=tuning), 5).double().eval()
+    adapted = make_adapted_vit(net, AdapterConfig(tuning=tuning), 5).double().eval()
     for logits in adapted.logits_by_head(x).values():
         torch.testing.assert_close(logits, net.eval()(x), rtol=1e-9, atol=1e-9)
 
 
 def test_heads_for_other_classes_are_new_and_the_kept_head_stays(x: Tensor) -> None:
-    adapted = make_adapted_vit(backbone(), Tuning(), 7).double().eval()
+    adapted = make_adapted_vit(backbone(), AdapterConfig(), 7).double().eval()
     logits = adapted.logits_by_head(x)
     assert {name: one.shape[1] for name, one in logits.items()} == {
         "acc": 7,
@@ -172,14 +174,14 @@ def test_heads_for_other_classes_are_new_and_the_kept_head_stays(x: Tensor) -> N
 
 
 def test_logits_of_a_frozen_model_have_no_gradient(x: Tensor) -> None:
-    adapted = make_adapted_vit(backbone(), Tuning(), 5).double()
+    adapted = make_adapted_vit(backbone(), AdapterConfig(), 5).double()
     assert adapted(x).requires_grad
     assert not adapted.requires_grad_(False)(x).requires_grad
     assert adapted(x.clone().requires_grad_()).requires_grad
 
 
 @pytest.mark.parametrize("tuning", WAYS[:4])
-def test_gates_sum_to_one(x: Tensor, tuning: Tuning) -> None:
+def test_gates_sum_to_one(x: Tensor, tuning: AdapterConfig) -> None:
     adapted = noisy_weights(make_adapted_vit(backbone(), tuning, 5))
     seen: list[Tensor] = []
     for fusion in adapted.fusions:
@@ -221,7 +223,7 @@ def by_hand(fusion: GatedFusion, z_ND: Tensor, result: tuple[Tensor, Tensor], no
 @pytest.mark.parametrize("normalization", ["mean", "sqrt", "rows", "learned"])
 def test_fusion_matches_the_formula(normalization: str) -> None:
     torch.manual_seed(0)
-    fusion = GatedFusion(32, 4, Tuning(normalization=normalization)).double()
+    fusion = GatedFusion(32, 4, AdapterConfig(normalization=normalization)).double()
     nn.init.normal_(fusion.v.weight)
     if fusion.factor is not None:
         nn.init.normal_(fusion.factor)
@@ -232,7 +234,7 @@ def test_fusion_matches_the_formula(normalization: str) -> None:
 
 def test_equal_adapters_give_gates_of_one_half_and_a_mean_fusion() -> None:
     torch.manual_seed(0)
-    fusion = GatedFusion(32, 4, Tuning()).double()
+    fusion = GatedFusion(32, 4, AdapterConfig()).double()
     nn.init.normal_(fusion.v.weight)
     z_BND, a_BND = torch.randn(2, 3, 5, 32, dtype=torch.float64)
     out = fusion(z_BND, torch.stack([a_BND, a_BND]))
@@ -240,20 +242,20 @@ def test_equal_adapters_give_gates_of_one_half_and_a_mean_fusion() -> None:
 
 
 def test_joint_probabilities_are_the_mean_of_both_heads(x: Tensor) -> None:
-    adapted = noisy_weights(make_adapted_vit(backbone(), Tuning(), 5))
+    adapted = noisy_weights(make_adapted_vit(backbone(), AdapterConfig(), 5))
     logits_of = adapted.logits_by_head(x)
     assert not torch.allclose(logits_of["acc"], logits_of["rob"])
     torch.testing.assert_close(adapted(x), (logits_of["acc"] + logits_of["rob"]) / 2)
-    adapted.tuning = Tuning(prediction="probabilities")
+    adapted.tuning = AdapterConfig(prediction="probabilities")
     mean = (logits_of["acc"].softmax(1) + logits_of["rob"].softmax(1)) / 2
     torch.testing.assert_close(adapted(x), mean.log())
     for name in ("acc", "rob", "kept"):
-        adapted.tuning = Tuning(head=name)
+        adapted.tuning = AdapterConfig(head=name)
         assert torch.equal(adapted(x), logits_of[name])
 
 
 @pytest.mark.parametrize("tuning", [*WAYS, *OTHER_STARTS])
-def test_frozen_parts_are_frozen(x: Tensor, tuning: Tuning) -> None:
+def test_frozen_parts_are_frozen(x: Tensor, tuning: AdapterConfig) -> None:
     net = backbone()
     before = copy.deepcopy(net.state_dict())
     adapted = noisy_weights(make_adapted_vit(net, tuning, 5)).train()
@@ -267,7 +269,7 @@ def test_frozen_parts_are_frozen(x: Tensor, tuning: Tuning) -> None:
 
 
 def test_parts_name_every_trained_weight_once() -> None:
-    adapted = make_adapted_vit(backbone(), Tuning(), 5)
+    adapted = make_adapted_vit(backbone(), AdapterConfig(), 5)
     parts = [{id(one) for one in adapted.parts(name)} for name in ("acc", "rob", "fusion")]
     assert sum(map(len, parts)) == len(set().union(*parts))
     assert set().union(*parts) == {id(one) for one in adapted.parameters() if one.requires_grad}
@@ -288,38 +290,38 @@ def test_the_image_affects_both_heads_in_every_setting(x: Tensor) -> None:
 )
 def test_networks_without_class_token_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        make_adapted_vit(backbone(**options), Tuning(), 5)
+        make_adapted_vit(backbone(**options), AdapterConfig(), 5)
 
 
 def test_other_families_are_refused() -> None:
     with pytest.raises(UsageError, match="adapters are for timm's ViT and DeiT, got ResNet"):
-        make_adapted_vit(timm.create_model("resnet18"), Tuning(), 5)
+        make_adapted_vit(timm.create_model("resnet18"), AdapterConfig(), 5)
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"tuning": "lora"}, "Tuning.tuning"),
-        ({"softmax": "all"}, "Tuning.softmax"),
+        ({"tuning": "lora"}, "AdapterConfig.tuning"),
+        ({"softmax": "all"}, "AdapterConfig.softmax"),
         ({"reduction": 0}, "at least 1"),
         ({"gate": "per-token", "softmax": "token"}, "weights adapters only"),
-        ({"normalization": "max"}, "Tuning.normalization"),
+        ({"normalization": "max"}, "AdapterConfig.normalization"),
         ({"normalization": "rows", "softmax": "token"}, "the rows of the others sum to one"),
         ({"normalization": "sqrt", "gate": "per-token"}, "the rows of the others sum to one"),
-        ({"recursion": "class"}, "Tuning.recursion"),
-        ({"initialization": "random"}, "Tuning.initialization"),
+        ({"recursion": "class"}, "AdapterConfig.recursion"),
+        ({"initialization": "random"}, "AdapterConfig.initialization"),
         ({"initialization": "layer-scale", "residual": False}, "cannot start at zero"),
         ({"residual": "no"}, "true or false, got 'no'"),
-        ({"prediction": "votes"}, "Tuning.prediction"),
+        ({"prediction": "votes"}, "AdapterConfig.prediction"),
         ({"head": "best"}, "unknown head 'best'"),
         ({"tuning": "single", "head": "rob"}, "unknown head 'rob'"),
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        Tuning(**settings)  # type: ignore[arg-type]
+        AdapterConfig(**settings)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="leaves no channels of 32"):
-        make_adapted_vit(backbone(), Tuning(reduction=64), 5)
+        make_adapted_vit(backbone(), AdapterConfig(reduction=64), 5)
 
 
 @pytest.fixture
@@ -329,7 +331,7 @@ def base() -> Model:
 
 
 @pytest.mark.parametrize("tuning", [*WAYS, *OTHER_STARTS])
-def test_saving_and_loading_keeps_the_logits(base: Model, tuning: Tuning, x: Tensor, tmp_path: Path) -> None:
+def test_saving_and_loading_keeps_the_logits(base: Model, tuning: AdapterConfig, x: Tensor, tmp_path: Path) -> None:
     model = tora(base, tuning, num_classes=7, seed=3)
     noisy_weights(model.net.double())  # type: ignore[arg-type]
     save(model.float(), tmp_path / "whole.safetensors")
@@ -342,7 +344,7 @@ def test_saving_and_loading_keeps_the_logits(base: Model, tuning: Tuning, x: Ten
 
 
 def test_adapters_alone_are_a_small_file_for_one_network(base: Model, x: Tensor, tmp_path: Path) -> None:
-    model = tora(base, Tuning(), seed=3)
+    model = tora(base, AdapterConfig(), seed=3)
     noisy_weights(model.net.double())  # type: ignore[arg-type]
     model.float().eval()
     save(base, tmp_path / "base.safetensors")

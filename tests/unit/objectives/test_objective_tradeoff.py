@@ -10,13 +10,18 @@ from torch import Tensor, nn
 from vitadel.attacks import PGD
 from vitadel.core.errors import UsageError
 from vitadel.goals import Untargeted
-from vitadel.models import AdaptedViT, Model, Option, Tuning, load, tora, with_head
+from vitadel.models import AdaptedViT, AdapterConfig, Model, Option, load, tora, with_head
 from vitadel.objectives import AWP, Adversarial, Objective, Order, Output, Standard, TORATraining, TrainingTime
 from vitadel.threats import Linf
 
 ATTACK, THREAT = PGD(steps=2, step_size=0.05, keep_best=False), Linf(0.1)
 OBJECTIVE = TORATraining(ATTACK, THREAT, smoothing=0.1, weight=0.3)
-TORA, FUSION, SINGLE, HEAD = Tuning(), Tuning(gate="per-token"), Tuning(tuning="single"), Tuning(tuning="head")
+TORA, FUSION, SINGLE, HEAD = (
+    AdapterConfig(),
+    AdapterConfig(gate="per-token"),
+    AdapterConfig(tuning="single"),
+    AdapterConfig(tuning="head"),
+)
 
 
 def base(depth: int = 3) -> Model:
@@ -24,7 +29,7 @@ def base(depth: int = 3) -> Model:
     return load("timm:vit_tiny_patch16_224", num_classes=5, image_size=8, patch_size=2, options=options)
 
 
-def adapted(tuning: Tuning = TORA) -> Model:
+def adapted(tuning: AdapterConfig = TORA) -> Model:
     """With no weights at zero, so that every part has an effect."""
     model = tora(base(), tuning).train()
     rng = torch.Generator().manual_seed(2)
@@ -66,7 +71,7 @@ LEARNING_FUSION = ("fusions.0.", "fusions.1.")
 
 
 @pytest.mark.parametrize("tuning", [TORA, FUSION], ids=["tora", "adapter fusion"])
-def test_exactly_the_named_parts_are_trained(tuning: Tuning, batch: tuple[Tensor, Tensor]) -> None:
+def test_exactly_the_named_parts_are_trained(tuning: AdapterConfig, batch: tuple[Tensor, Tensor]) -> None:
     model = adapted(tuning)
     rob = names(model, "tokens.rob", "adapters.rob.", "heads.rob.", *LEARNING_FUSION)
     acc = names(model, "tokens.acc", "adapters.acc.", "heads.acc.", *LEARNING_FUSION)
@@ -264,7 +269,7 @@ def test_models_without_trainable_parts_are_refused() -> None:
     with pytest.raises(UsageError, match="cannot take turns with another. Set objective.independent=0"):
         OBJECTIVE.prepare_model(adapted(SINGLE))
     shallow = tora(base(depth=1))
-    OBJECTIVE.prepare_model(tora(base(depth=1), Tuning(recursion="fusion")))
+    OBJECTIVE.prepare_model(tora(base(depth=1), AdapterConfig(recursion="fusion")))
     with pytest.raises(UsageError, match="this network has one block only"):
         OBJECTIVE.prepare_model(shallow)
     for model, objective in [

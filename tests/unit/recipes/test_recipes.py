@@ -20,14 +20,14 @@ from vitadel.core.errors import UsageError, short_repr
 from vitadel.data import Split
 from vitadel.models import Option
 from vitadel.objectives import AWP, Adversarial, AdversarialObjective, Objective, Standard, TORATraining
-from vitadel.recipes import RECIPES, ModelChoice, Recipe, Selection, SyntheticChoice, leaves, override, train_recipe
+from vitadel.recipes import RECIPES, ModelConfig, Recipe, Selection, SyntheticConfig, leaves, override, train_recipe
 from vitadel.runs import describe
 from vitadel.threats import Linf
 from vitadel.train import AdamW, Compile, Precision
 
 ROOT = Path(__file__).parents[3]
 _OWN = (
-    *("digits-standard", "digits-adversarial", "digits-pointer", "digits-aas", "digits-ard-prm"),
+    *("digits-standard", "digits-adversarial", "digits-masked-gradient", "digits-aas", "digits-ard-prm"),
     "digits-class-token",
 )
 
@@ -177,12 +177,12 @@ def shrunk(recipe: Recipe, generated: Path) -> Recipe:
     )
     return replace(
         recipe,
-        model=ModelChoice(start, 16, patch_size, recipe.model.normalize, options, recipe.model.tuning),
+        model=ModelConfig(start, 16, patch_size, recipe.model.normalize, options, recipe.model.tuning),
         preprocess="squash:16",
         objective=objective,
         plan=plan,
         selection=replace(recipe.selection, images=2),
-        synthetic=recipe.synthetic and SyntheticChoice(str(generated), recipe.synthetic.share),
+        synthetic=recipe.synthetic and SyntheticConfig(str(generated), recipe.synthetic.share),
     )
 
 
@@ -440,7 +440,7 @@ def test_a_default_warm_up_is_shortened_and_reported() -> None:
         ("seed=99999999999999999999", "--set seed is too large a number: got '99999999999999999999'"),
         ("selection.images=-1", "Selection.images must be at least 1, got -1"),
         ("selection.split=tset", "unknown selection.split 'tset'. Did you mean 'test'"),
-        ("model.image_size=100000", r"ModelChoice.image_size must lie in \[1, 4096\], got 100000"),
+        ("model.image_size=100000", r"ModelConfig.image_size must lie in \[1, 4096\], got 100000"),
         ("model.options.depth=" + "9" * 5000, "--set model.options.depth is too large a number"),
         ("model.options.drop=NaN", "--set model.options.drop needs a number, true, false or a word, got 'NaN'"),
         ("model.options.drop=-Infinity", "needs a number, true, false or a word, got '-Infinity'"),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitadel import models
 from vitadel.core.errors import UsageError
-from vitadel.models import AdaptedViT, Tuning, read_tensors
+from vitadel.models import AdaptedViT, AdapterConfig, read_tensors
 from vitadel.objectives import Standard, TORATraining
 from vitadel.recipes import RECIPES, Recipe, override, train_recipe
 from vitadel.recipes.published_tables import SWEEPS
@@ -46,21 +46,21 @@ def test_settings_of_all_recipes_match(name: str) -> None:
     [
         (f"{kind}-vit-b16-imagenet", "tora-vit-b16-imagenet", tuning)
         for kind, tuning in [
-            ("head-only", Tuning(tuning="head")),
-            ("single-adapter", Tuning(tuning="single")),
-            ("adapter-fusion", Tuning(gate="per-token")),
+            ("head-only", AdapterConfig(tuning="head")),
+            ("single-adapter", AdapterConfig(tuning="single")),
+            ("adapter-fusion", AdapterConfig(gate="per-token")),
         ]
     ]
     + [
         (f"cifar10-{kind}-short", "cifar10-tora-short", tuning)
         for kind, tuning in [
-            ("head-only", Tuning(tuning="head")),
-            ("single-adapter", Tuning(tuning="single", reduction=4)),
-            ("adapter-fusion", Tuning(gate="per-token", reduction=4)),
+            ("head-only", AdapterConfig(tuning="head")),
+            ("single-adapter", AdapterConfig(tuning="single", reduction=4)),
+            ("adapter-fusion", AdapterConfig(gate="per-token", reduction=4)),
         ]
     ],
 )
-def test_baselines_get_the_same_updates(name: str, base: str, tuning: Tuning) -> None:
+def test_baselines_get_the_same_updates(name: str, base: str, tuning: AdapterConfig) -> None:
     one, other = RECIPES[base](), RECIPES[name]()
     assert other.model == replace(one.model, tuning=tuning)
     assert replace(objective(other), independent=0.5) == objective(one)
@@ -72,7 +72,7 @@ def test_baselines_get_the_same_updates(name: str, base: str, tuning: Tuning) ->
 def test_radii_and_phases() -> None:
     small, usual = RECIPES["tora-vit-b16-imagenet"](), RECIPES["tora-vit-b16-imagenet-eps4"]()
     assert [objective(one).threat.eps for one in (small, usual)] == [1 / 255, 4 / 255]
-    assert small.model.tuning == Tuning()
+    assert small.model.tuning == AdapterConfig()
     assert small.plan.epochs == 20
     assert small.plan.peak_lr == 1e-3
     assert objective(small).passes == 7.5
@@ -148,15 +148,15 @@ def test_rows_of_the_tables_are_the_recipes(table: str, labels: tuple[str, ...],
 
 def test_settings_apply_to_the_added_parts() -> None:
     recipe = override(RECIPES["tora-vit-b16-imagenet"](), ["model.tuning.reduction=8", "objective.weight=0.9"])
-    assert recipe.model.tuning == Tuning(reduction=8)
+    assert recipe.model.tuning == AdapterConfig(reduction=8)
     assert objective(recipe).weight == 0.9
     # a recipe without adapters gets some
     plain = override(RECIPES["digits-class-token"](), ["model.tuning.tuning=single"])
-    assert plain.model.tuning == Tuning(tuning="single")
+    assert plain.model.tuning == AdapterConfig(tuning="single")
     assert override(recipe, ["model.tuning=null"]).model.tuning is None
     with pytest.raises(UsageError, match=r"TORATraining.weight must lie in \[0, 1\], got 1.5"):
         override(recipe, ["objective.weight=1.5"])
-    with pytest.raises(UsageError, match="unknown Tuning.gate 'per-tokn'"):
+    with pytest.raises(UsageError, match="unknown AdapterConfig.gate 'per-tokn'"):
         override(recipe, ["model.tuning.gate=per-tokn"])
 
 
@@ -171,7 +171,7 @@ def test_from_a_run_folder_to_adapters(backbone: Path, tmp_path: Path) -> None:
     recipe = override(RECIPES["digits-tora"](), [*SHORT, f"model.start={backbone}", "objective.weight=0.9"])
     model = train_recipe(recipe, tmp_path / "run", data_spec=DATA)
     assert model.spec is not None
-    assert model.spec.tuning == Tuning(reduction=2)
+    assert model.spec.tuning == AdapterConfig(reduction=2)
     state, _ = read_tensors(tmp_path / "run" / "checkpoints" / "final.safetensors")
     before = models.load(backbone).net.state_dict()
     assert all(torch.equal(state[f"backbone.{name}"], value) for name, value in before.items())

@@ -121,7 +121,7 @@ def test_missing_generated_images_are_refused_before_any_training(tmp_path: Path
     assert not folder.exists()
     # tables that vary something else leave generated images out at the small scale
     made = as_sweep("wu2025-table2-beta", small=True, data="digits[:64]")
-    made.refuse(made.combinations())
+    made.check(made.combinations())
 
 
 def test_what_has_no_small_scale_is_refused() -> None:

@@ -14,7 +14,7 @@ import vitadel as vd
 from vitadel.core.errors import Stopped, UsageError
 from vitadel.data import convert
 from vitadel.models import load, save, weights_sha256
-from vitadel.recipes import RECIPES, Recipe, SyntheticChoice, override, train_recipe
+from vitadel.recipes import RECIPES, Recipe, SyntheticConfig, override, train_recipe
 from vitadel.runs import Run, code_hashes
 from vitadel.train import Mixing, PILAugment, Trainer
 
@@ -85,7 +85,7 @@ def shards(tmp_path: Path) -> Path:
 
 
 def test_synthetic_images_are_part_of_the_run(tmp_path: Path, shards: Path) -> None:
-    recipe = replace(short(), synthetic=SyntheticChoice(str(shards), 0.5))
+    recipe = replace(short(), synthetic=SyntheticConfig(str(shards), 0.5))
     train_recipe(override(recipe, ["synthetic.share=0.75"]), tmp_path / "run", data_spec="digits[:32]")
     parts = Run.open(tmp_path / "run").manifest.parts
     assert isinstance(parts, dict)
@@ -97,10 +97,10 @@ def test_synthetic_images_are_part_of_the_run(tmp_path: Path, shards: Path) -> N
 def test_synthetic_images_of_more_classes_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "made.npz", image=np.zeros((20, 8, 8, 3), np.uint8), label=np.arange(20))
     convert([tmp_path / "made.npz"], tmp_path / "shards")
-    recipe = replace(short(), synthetic=SyntheticChoice(str(tmp_path / "shards"), 0.5))
+    recipe = replace(short(), synthetic=SyntheticConfig(str(tmp_path / "shards"), 0.5))
     with pytest.raises(UsageError, match="have 20 classes, the real ones 10"):
         train_recipe(recipe, tmp_path / "run", data_spec="digits[:32]")
-    missing = replace(short(), synthetic=SyntheticChoice(str(tmp_path / "nowhere"), 0.5))
+    missing = replace(short(), synthetic=SyntheticConfig(str(tmp_path / "nowhere"), 0.5))
     with pytest.raises(UsageError, match="nowhere"):
         train_recipe(missing, tmp_path / "run2", data_spec="digits[:32]")
 
@@ -108,7 +108,7 @@ def test_synthetic_images_of_more_classes_are_refused(tmp_path: Path) -> None:
 def test_a_part_that_a_recipe_lacks_can_be_set() -> None:
     settings = ["synthetic.folder=made", "plan.mixing.cutmix=1", "plan.pil_augment.erase=0.25"]
     recipe = override(short(), settings)
-    assert recipe.synthetic == SyntheticChoice("made", 0.8)
+    assert recipe.synthetic == SyntheticConfig("made", 0.8)
     assert recipe.plan.mixing == Mixing(cutmix=1.0)
     assert recipe.plan.pil_augment == PILAugment(erase=0.25)
     with pytest.raises(UsageError, match="unknown setting of Mixing 'cutmx'. Did you mean 'cutmix'"):

@@ -10,7 +10,7 @@ from vitadel.runs import Run
 
 
 def measured(make: Any, folder: str, name: str, head: str, sha256: str = "ab" * 32, tuning: str = "tora") -> Path:
-    spec = {"is": "ModelSpec", "name": "timm:vit", "tuning": {"is": "Tuning", "tuning": tuning, "head": head}}
+    spec = {"is": "ModelSpec", "name": "timm:vit", "tuning": {"is": "AdapterConfig", "tuning": tuning, "head": head}}
     parts = {"model": {"name": name, "spec": spec, "sha256": sha256}, "data": {"spec": "digits"}, "seed": 0}
     run = Run.claim(make.root / folder, "evaluate", parts, device="cpu")
     make.attack(run, "linf-8_255", [""] * 20 + ["square"] * 16 + ["clean"] * 4, 8 / 255)

@@ -10,7 +10,7 @@ from torch import nn
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.data import InMemory, Split
-from vitadel.train import SGD, AdamW, Lion, Mixing, OptimizerChoice, PadCrop, TrainingConfig, learning_rate
+from vitadel.train import SGD, AdamW, Lion, Mixing, OptimizerConfig, PadCrop, TrainingConfig, learning_rate
 from vitadel.train.checkpoint import Checkpoints, TrainState
 from vitadel.train.setup import make_sampler
 
@@ -34,7 +34,7 @@ def test_without_warm_up_the_first_learning_rate_is_the_peak() -> None:
 
 
 @pytest.mark.parametrize("choice", [AdamW(lr=0.1, weight_decay=0.5), Lion(lr=0.1, weight_decay=0.5), SGD(lr=0.1)])
-def test_biases_and_norms_have_no_weight_decay(choice: OptimizerChoice) -> None:
+def test_biases_and_norms_have_no_weight_decay(choice: OptimizerConfig) -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     decay = {id(p): group["weight_decay"] for group in choice.build(net).param_groups for p in group["params"]}
     linear, norm = net[0], net[1]
@@ -42,7 +42,7 @@ def test_biases_and_norms_have_no_weight_decay(choice: OptimizerChoice) -> None:
     assert [decay[id(p)] for p in (linear.bias, norm.weight, norm.bias)] == [0, 0, 0]
 
 
-def one_step(choice: OptimizerChoice, steps: int = 1) -> float:
+def one_step(choice: OptimizerConfig, steps: int = 1) -> float:
     weight = nn.Parameter(torch.full((1, 1), 2.0))
     net = nn.Module()
     net.weight = weight

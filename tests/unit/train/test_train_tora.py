@@ -15,11 +15,11 @@ from vitadel import models
 from vitadel.attacks import PGD
 from vitadel.core.errors import Stopped, UsageError
 from vitadel.data import Split
-from vitadel.models import AdaptedViT, Model, Tuning, family_of, read_tensors
+from vitadel.models import AdaptedViT, AdapterConfig, Model, family_of, read_tensors
 from vitadel.objectives import AWP, Objective, Output, TORATraining
 from vitadel.runs import Run
 from vitadel.threats import Linf
-from vitadel.train import SGD, AdamW, Compile, Lion, OptimizerChoice, Precision, Trainer, TrainingConfig
+from vitadel.train import SGD, AdamW, Compile, Lion, OptimizerConfig, Precision, Trainer, TrainingConfig
 from vitadel.train.attack_model import AttackModel
 
 ATTACK = PGD(steps=2, step_size=0.05, keep_best=False)
@@ -41,7 +41,7 @@ def backbone() -> Model:
     return model
 
 
-def fresh(tuning: Tuning | None = None) -> Model:
+def fresh(tuning: AdapterConfig | None = None) -> Model:
     return models.tora(backbone(), tuning)
 
 
@@ -52,16 +52,16 @@ def frozen(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("tuning", "independent"),
     [
-        (Tuning(), 0.5),
-        (Tuning(gate="per-token"), 0.5),
-        (Tuning(tuning="head"), 0.5),
-        (Tuning(tuning="single"), 0.0),
+        (AdapterConfig(), 0.5),
+        (AdapterConfig(gate="per-token"), 0.5),
+        (AdapterConfig(tuning="head"), 0.5),
+        (AdapterConfig(tuning="single"), 0.0),
     ],
     ids=["tora", "adapter fusion", "head", "single"],
 )
 @pytest.mark.parametrize("precision", list(Precision))
 def test_frozen_weights_are_unchanged_bit_for_bit(
-    train: Split, tmp_path: Path, tuning: Tuning, independent: float, precision: Precision
+    train: Split, tmp_path: Path, tuning: AdapterConfig, independent: float, precision: Precision
 ) -> None:
     run, before = claim(tmp_path / "run"), backbone().net.state_dict()
     model = fresh(tuning)
@@ -102,7 +102,7 @@ class StateHistory:
     ids=["adamw", "lion", "sgd"],
 )
 def test_inactive_parts_are_neither_updated_nor_decayed(
-    train: Split, tmp_path: Path, optimizer: OptimizerChoice
+    train: Split, tmp_path: Path, optimizer: OptimizerConfig
 ) -> None:
     run = claim(tmp_path / "run")
     course = StateHistory(run)
@@ -241,7 +241,7 @@ def test_equal_blocks_are_compiled_once_per_stage(
     plan = replace(PLAN, precision=Precision.BF16, attack_model=True, compile=Compile.BLOCKS)
     options = {"depth": 4, "embed_dim": 32, "num_heads": 2}
     model = models.tora(
-        models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options), Tuning()
+        models.load("timm:test_vit", num_classes=10, image_size=8, patch_size=2, options=options), AdapterConfig()
     )
     start = {name: value.clone() for name, value in model.net.state_dict().items()}
     Trainer(model, OBJECTIVE, train, plan, claim(tmp_path / "run"), seed=1).fit()

@@ -25,7 +25,7 @@ from vitadel.attacks.oracle import Oracle, is_finite, is_zero
 from vitadel.core.cuda_graph import CudaGraph, Tensors
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
-from vitadel.core.oom import refuse_single_image, run_in_parts
+from vitadel.core.oom import raise_out_of_memory, run_in_parts
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat, per_image
@@ -277,7 +277,7 @@ class ContinuousBatch:
         torch.cuda.empty_cache()
 
     def _refuse(self) -> NoReturn:
-        refuse_single_image(f" ({self.num_branches} items)")
+        raise_out_of_memory(f" ({self.num_branches} items)")
 
     def _context(self, items: Tensors) -> StepContext:
         assert self.goal is not None

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitadel.core.errors import UsageError, short_reason
-from vitadel.core.files import refuse_special
+from vitadel.core.files import check_regular_file
 from vitadel.data.pixels import Files, Preprocessed
 from vitadel.data.preprocess import Preprocess, Squash
 from vitadel.data.split import Split
@@ -168,7 +168,7 @@ class _Mapped(Preprocessed):
 
 def read_array(path: Path, shape: Sequence[int | None]) -> NDArray[np.uint8]:
     """An array of this shape, mapped into memory; bytes, if the caller makes sure of it."""
-    refuse_special(path)
+    check_regular_file(path)
     try:
         array: NDArray[np.uint8] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:

@@ -18,7 +18,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import refuse_special
+from vitadel.core.files import check_regular_file
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.data.shards.format import MOST_CLASSES, Shards
 from vitadel.data.shards.writer import SHARD_IMAGES, Block, write_shards
@@ -91,7 +91,7 @@ class Member:
 
     @classmethod
     def open(cls, path: Path, key: str) -> Self:
-        refuse_special(path)
+        check_regular_file(path)
         with _reading(path), _opened(path, key) as file:
             shape, fortran_order, dtype = _header(file, path, key)
         if dtype.hasobject:

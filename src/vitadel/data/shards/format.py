@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import parse_json, refuse_special
+from vitadel.core.files import check_regular_file, parse_json
 from vitadel.data.split import checked_index
 
 MOST_CLASSES = 2**16
@@ -70,7 +70,7 @@ class Index:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        refuse_special(path)
+        check_regular_file(path)
         try:
             content: Any = parse_json(path.read_text(encoding="utf-8"))
             if (version := content["format"]) != _FORMAT:
@@ -107,7 +107,7 @@ class Mapped:
     @classmethod
     def open(cls, path: Path, dtype: np.dtype[np.unsignedinteger], shape: tuple[int, ...], *, scattered: bool) -> Self:
         """Memory-map a file that must contain exactly this array; `scattered` if it is read in random order."""
-        refuse_special(path)
+        check_regular_file(path)
         try:
             with path.open("rb") as file:
                 start = _checked_header(file, path, dtype, shape)

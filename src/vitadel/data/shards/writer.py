@@ -109,10 +109,10 @@ def _whole(path: Path) -> Iterator[IO[bytes]]:
 def _claimed(folder: Path, *, need: int) -> Iterator[None]:
     """Lock an empty folder for this process; it is emptied again after an error."""
     try:
-        _refuse_nonempty_folder(folder)
+        _check_empty_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with _marked(folder):
-            _refuse_nonempty_folder(folder)  # another process may have finished since
+            _check_empty_folder(folder)  # another process may have finished since
             _delete_own_files(folder)
             free = shutil.disk_usage(folder).free
             if free < need:
@@ -145,7 +145,7 @@ def _marked(folder: Path) -> Iterator[None]:
             (folder / MARK).unlink(missing_ok=True)
 
 
-def _refuse_nonempty_folder(folder: Path) -> None:
+def _check_empty_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; the shards need a folder. Choose another name.")
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

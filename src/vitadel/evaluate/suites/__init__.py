@@ -10,8 +10,8 @@ from vitadel.evaluate.suites.base import (
     SuiteWithFiles,
     SuiteWithRadii,
     attacks_of,
+    check_suite,
     evaluate_suite,
-    refuse_suite,
     run_suite,
     suite_record,
 )
@@ -52,8 +52,8 @@ __all__ = [
     "SuiteWithRadii",
     "Transfer",
     "attacks_of",
+    "check_suite",
     "evaluate_suite",
-    "refuse_suite",
     "run_suite",
     "suite_record",
 ]

@@ -22,7 +22,7 @@ from vitadel.core.flags import Flag
 from vitadel.core.numeric import Positive, check_ranges
 from vitadel.core.stats import accuracy_of
 from vitadel.data import DataSet
-from vitadel.evaluate.adversarial_images import IMAGES, ImageFiles, copy_from, refuse_missing, write_gallery
+from vitadel.evaluate.adversarial_images import IMAGES, ImageFiles, check_complete, copy_from, write_gallery
 from vitadel.evaluate.attack_runner import (
     CLEAN,
     COSTS,
@@ -149,7 +149,7 @@ class AttackSuite:
 
     # ------------------------------------------------------------- protocol of suites
 
-    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+    def check(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Nothing to check without a threat; see `check_threat`."""
 
     def run(self, ctx: Context) -> None:
@@ -346,7 +346,7 @@ def _finish_images(suite: AttackSuite, ctx: Context) -> None:
         write_gallery(ctx, rows, broken_before=set(_broken_within(ctx.smaller)))
     ctx.ranks.barrier()
     if suite.keep_images:
-        refuse_missing(ctx.store, _broken_within(ctx.store))
+        check_complete(ctx.store, _broken_within(ctx.store))
 
 
 _QUICK = (

@@ -12,7 +12,7 @@ from vitadel.attacks import NamedAttack, Scaling
 from vitadel.core.distributed import Ranks
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, accuracy_of
-from vitadel.data import DataSet, refuse_empty
+from vitadel.data import DataSet, check_not_empty
 from vitadel.evaluate.context import Context, threat_needed, without_caller_modes
 from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.sanity_checks import sanity_flags
@@ -57,7 +57,7 @@ class Suite(Protocol):
     def needs_threat(self) -> bool:
         """Whether it attacks within the context's threat."""
 
-    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+    def check(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Raise a UsageError if model and data cannot be evaluated; called before anything is written."""
 
     def run(self, ctx: Context) -> None:
@@ -121,7 +121,7 @@ def evaluate_suite(
         return [run_suite(suite, replace(ctx, store=open_store(suite.name), name=suite.name))]
 
 
-def refuse_suite(
+def check_suite(
     suite: Suite,
     model: nn.Module,
     data: DataSet,
@@ -135,7 +135,7 @@ def refuse_suite(
     That model and data have the same classes, and names that can be written, is checked once for all suites.
     """
     images, threats = data.split(split), [threat]
-    refuse_empty(images, f"the {split} split of {data.spec}", "evaluate")
+    check_not_empty(images, f"the {split} split of {data.spec}", "evaluate")
     if suite.needs_threat and threat is None:
         raise threat_needed(suite.name)
     if isinstance(suite, SuiteWithRadii):
@@ -143,7 +143,7 @@ def refuse_suite(
     for one in threats if suite.needs_threat else ():
         assert one is not None
         check_size(one, (3, *images.pixels.image_size))
-    suite.refuse(model, data, split)
+    suite.check(model, data, split)
 
 
 def evaluation_name(suite: str, threat: Threat | None) -> str:

@@ -107,7 +107,7 @@ class Corruptions:
     def _severities(self) -> list[int]:
         return sorted(set(self.severities))
 
-    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+    def check(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Raise a UsageError if images are too small, or if released files do not match them."""
         images = data.split(split)
         if min(images.pixels.image_size) < _SMALLEST:

@@ -74,7 +74,7 @@ class GrayLevel:
         pgd = PGD(steps=self.steps, step_size=step_size, random_start=False, keep_best=best)
         return {"fgsm": FGSM(), "pgd": pgd}
 
-    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+    def check(self, model: nn.Module, data: DataSet, split: str) -> None:
         """All models and data are supported."""
 
     def run(self, ctx: Context) -> None:

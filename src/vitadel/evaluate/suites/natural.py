@@ -60,7 +60,7 @@ class NaturalAdversarial:
         """The labels of the subset."""
         return sorted(set(images.labels.tolist()))
 
-    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+    def check(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Raise a UsageError if all images have one class."""
         if len(self.members(data, data.split(split))) < 2:
             raise UsageError(
@@ -149,7 +149,7 @@ class _Released(NaturalAdversarial):
         label = {name: number for number, name in enumerate(wnids())}
         return [label[name] for name in subset_wnids(self.name)]
 
-    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+    def check(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Raise a UsageError for other images, and for models without ImageNet's classes."""
         if data.classes != wnids() or not set(data.split(split).labels.tolist()) <= set(self.members(data, data.test)):
             raise UsageError(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import refuse_special
+from vitadel.core.files import check_regular_file
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, accuracy, accuracy_of
 from vitadel.data import NUM_STIMULI, SHAPES, DataSet, cues
@@ -77,7 +77,7 @@ class ShapeBias:
         """The model's classes that make up each of the 16."""
         return _numbers(_MEMBERS) if self.mapping is None else read_mapping(Path(self.mapping).expanduser())
 
-    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+    def check(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Raise a UsageError for other images, and for models whose classes do not match the mapping."""
         if data.classes != SHAPES:
             raise UsageError(
@@ -295,7 +295,7 @@ def _are_numbers(text: str) -> bool:
 
 
 def read_mapping(path: Path) -> dict[str, list[int]]:
-    refuse_special(path)
+    check_regular_file(path)
     try:
         lines = [line.split("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:

@@ -81,7 +81,7 @@ class Spatial:
         max_translation = default if self.max_translation is None else self.max_translation
         return RotateTranslate(max_translation, self.max_rotation, self.translations, self.rotations)
 
-    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+    def check(self, model: nn.Module, data: DataSet, split: str) -> None:
         """All models and data are supported."""
 
     # ---------------------------------------------------------------- running

@@ -71,7 +71,7 @@ class Transfer:
         short = [source.partition("@")[0].rpartition("/")[2].removesuffix(".safetensors") for source in self.sources]
         return [_SELF, *(short if len(set(short)) == len(short) else self.sources)]
 
-    def refuse(self, model: nn.Module, data: DataSet, split: str) -> None:
+    def check(self, model: nn.Module, data: DataSet, split: str) -> None:
         """Raise a UsageError without sources, or if one has a different number of classes than the model."""
         if not self.sources:
             raise UsageError("transfer needs other models to craft on. Write transfer:sources=MODEL, or MODEL+MODEL.")

@@ -60,7 +60,7 @@ def _frozen(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class MaskedGradientFamily(Family):
     """A block takes the image's tokens and the residual stream, in this order."""
 
-    name = "pointer"
+    name = "masked_gradient_net"
     architectures = (MaskedGradientNet,)
 
     def blocks(self, net: nn.Module) -> Sequence[Layer]:
