@@ -66,7 +66,7 @@ def digits_class_token() -> Recipe:
     )
 
 
-def digits_pointer() -> Recipe:
+def digits_masked_gradient() -> Recipe:
     """A network with masked gradients, trained on the same images: a test case for attacks, not a defense."""
     return replace(
         digits_standard(),

@@ -125,7 +125,7 @@ def of_axis(axis: Axis) -> dict[str, Any]:
     return {
         "locator": type(locator).__name__,
         "minor": type(axis.get_minor_locator()).__name__,
-        "choice": [locator._integer, locator._nbins] if isinstance(locator, MaxNLocator) else [],  # type: ignore[attr-defined]
+        "choice": rounded(locator.tick_values(0.0, 2.5)) if isinstance(locator, MaxNLocator) else [],
         "written": samples,
         "drawn": {key: value for key, value in axis.get_tick_params().items() if isinstance(value, bool | int | float)},
         "pad": axis.labelpad,
