@@ -42,6 +42,8 @@ OUTSIDE = {
 NO_TORCH = {"report"}
 # objects whose private attributes a test's own class may use
 OWN = ("self", "cls")
+# attributes of other libraries that have the name of one of ours: of matplotlib's MaxNLocator
+OF_OTHERS = {"_integer"}
 
 
 TESTS = Path(__file__).parents[1]
