@@ -113,8 +113,6 @@ class PrefixCache:
         model: The model.
         layers: Its layers, in order.
         masks: The masks that variants refer to.
-
-    Attributes:
         layers_run: The number of layers that ran so far.
     """
 

@@ -107,6 +107,20 @@ def test_imagenet_weights_are_resampled_fine_tuned_and_frozen(tmp_path: Path) ->
     assert all(torch.equal(frozen[key], weights) for key, weights in tuned.net.state_dict().items())
 
 
+def test_multiply_accumulates_are_those_of_the_page() -> None:
+    """The slides print 17.6, 17.8, 24.9 and 26.0 GMAC; one product of scores serves both adapters here."""
+    page = (Path(__file__).parents[3] / "docs" / "tora.md").read_text()
+    backbone = models.load("timm:vit_base_patch16_224")
+    for tuning, counted in (
+        (Tuning(tuning="head"), "17.57 for new heads only (17.6)"),
+        (Tuning(tuning="single"), "17.74 for a single adapter (17.8)"),
+        (Tuning(gate="per-token"), "24.89 for AdapterFusion"),
+        (Tuning(), "25.60 for TORA (26.0)"),
+    ):
+        assert f"{models.cost(models.tora(backbone, tuning), 224).macs / 1e9:.2f}" == counted.split()[0]
+        assert counted in page
+
+
 def test_published_numbers_agree_with_each_other() -> None:
     by_lambda, by_tuning = (SWEEPS[name].rows for name in ("tora-table2", "tora-table3"))
     for weight in ("0.1", "0.9"):
