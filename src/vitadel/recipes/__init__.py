@@ -29,7 +29,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     **_recipes_of(tora),
 }
 # names of earlier versions
-FORMER_RECIPE_NAMES = {"digits-pointer": "digits-masked-gradient"}
+FORMER_RECIPE_NAMES = {"digits-masked-gradient": "digits-masked-gradient"}
 
 __all__ = [
     "FORMER_RECIPE_NAMES",

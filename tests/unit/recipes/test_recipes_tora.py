@@ -112,10 +112,10 @@ def test_multiply_accumulates_are_those_of_the_page() -> None:
     page = (Path(__file__).parents[3] / "docs" / "tora.md").read_text()
     backbone = models.load("timm:vit_base_patch16_224")
     for tuning, counted in (
-        (Tuning(tuning="head"), "17.57 for new heads only (17.6)"),
-        (Tuning(tuning="single"), "17.74 for a single adapter (17.8)"),
-        (Tuning(gate="per-token"), "24.89 for AdapterFusion"),
-        (Tuning(), "25.60 for TORA (26.0)"),
+        (AdapterConfig(tuning="head"), "17.57 for new heads only (17.6)"),
+        (AdapterConfig(tuning="single"), "17.74 for a single adapter (17.8)"),
+        (AdapterConfig(gate="per-token"), "24.89 for AdapterFusion"),
+        (AdapterConfig(), "25.60 for TORA (26.0)"),
     ):
         assert f"{models.cost(models.tora(backbone, tuning), 224).macs / 1e9:.2f}" == counted.split()[0]
         assert counted in page
