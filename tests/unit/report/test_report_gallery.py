@@ -40,26 +40,29 @@ def test_gray_levels_of_a_perturbation() -> None:
 
 
 def test_a_card_shows_three_pictures_and_the_names_of_classes() -> None:
-    card, other = cards(gallery(["pgd", ROBUST]), galleries=1)
+    card, other = cards(gallery(["pgd", ROBUST]), unit="1/255", galleries=1)
     assert (card.true, card.before, card.after) == ("cat", "cat", "9")  # a number without a name stays a number
     assert (card.state, card.result, card.scale) == ("broken", "broken by pgd", "\N{PLUS-MINUS SIGN}20.4/255")
     assert (other.true, other.state, other.result) == ("dog", "robust", "robust")
     assert np.unique(decoded(card.clean)).tolist() == [51]
     assert np.unique(decoded(card.adversarial)).tolist() == [51, 61]
     assert np.unique(decoded(card.perturbation)).tolist() == [128, 191]  # half of eps
-    (wrong,) = cards(gallery([WRONG_BEFORE]), galleries=1)
+    (wrong,) = cards(gallery([WRONG_BEFORE]), unit="1/255", galleries=1)
     assert (wrong.state, wrong.result) == ("wrong", "misclassified before any attack")
 
 
 def test_the_scale_of_another_norm_is_the_largest_change() -> None:
-    (card,) = cards(replace(gallery(["pgd"]), norm="l2"), galleries=1)
+    (card,) = cards(replace(gallery(["pgd"]), norm="l2"), unit="", galleries=1)
     assert np.unique(decoded(card.perturbation)).tolist() == [128, 255]
 
 
 def test_cards_take_turns_between_broken_robust_and_misclassified_images() -> None:
-    states = [card.state for card in cards(gallery([*["pgd"] * 9, *[ROBUST] * 5, *[WRONG_BEFORE] * 9]), galleries=1)]
+    states = [
+        card.state
+        for card in cards(gallery([*["pgd"] * 9, *[ROBUST] * 5, *[WRONG_BEFORE] * 9]), unit="1/255", galleries=1)
+    ]
     assert states == [*["broken"] * 4, *["robust"] * 4, *["wrong"] * 4]
-    states = [card.state for card in cards(gallery([*["pgd"] * 20, ROBUST]), galleries=1)]
+    states = [card.state for card in cards(gallery([*["pgd"] * 20, ROBUST]), unit="1/255", galleries=1)]
     assert states == [*["broken"] * 11, "robust"]
 
 
@@ -68,7 +71,7 @@ def test_cards_take_turns_between_broken_robust_and_misclassified_images() -> No
 )
 def test_large_pictures_on_many_galleries_are_fewer(side: int, galleries: int, count: int) -> None:
     # 12 million bytes per page, three pictures of side x side x 3 bytes per card
-    assert len(cards(gallery(["pgd"] * 13, side, side), galleries=galleries)) == count
+    assert len(cards(gallery(["pgd"] * 13, side, side), unit="1/255", galleries=galleries)) == count
 
 
 @pytest.mark.parametrize(
