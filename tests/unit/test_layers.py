@@ -80,7 +80,9 @@ def _private_uses(file: Path, private: set[str]) -> Iterator[str]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("setattr", "setitem", "patch.object")):
             used = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
         yield from (
-            f"{file.relative_to(TESTS)}:{getattr(node, 'lineno', 0)} {name}" for name in used if name in private - OF_OTHERS
+            f"{file.relative_to(TESTS)}:{getattr(node, 'lineno', 0)} {name}"
+            for name in used
+            if name in private - OF_OTHERS
         )
 
 
