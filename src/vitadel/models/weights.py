@@ -106,6 +106,8 @@ def _check_zip(path: Path) -> None:
             return
     with zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
+    if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+        raise ValueError("it is a TorchScript archive")
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
         raise ValueError("it is a compressed archive, and torch writes uncompressed ones")
     if sum(entry.file_size for entry in entries) > path.stat().st_size:

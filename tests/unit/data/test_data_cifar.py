@@ -184,7 +184,7 @@ CRAFTED = {
     "memo": b"\x80\x02}r\xff\xff\xff\x7f.",
     "nested key": b"\x80\x02}N" + b"\x85" * 300_000 + b"Ns.",
     "nested keys": b"\x80\x02}(N" + b"\x85" * 300_000 + b"Nu.",
-    "nested dictionary": b"\x80\x02(N" + b"\x85" * 300_000 + b"Nd.",
+    "nested dictionary": b"\x80\x02(N" + b"\x85" * 300_000 + b"K\0d.",
     "set": b"\x80\x04\x8f(N" + b"\x85" * 300_000 + b"\x90.",
     "state of a function": b"\x80\x02c_codecs\nencode\nN}U\x0c__defaults__)s\x86b.",
     "call of a text": b"\x80\x02cnumpy\nndarray\n)R.",
