@@ -41,7 +41,17 @@ def slug(text: str) -> str:
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a temporary file in the folder of `path`, flush it, and only then rename it to `path`."""
+    """Let `write` fill a temporary file in the folder of `path`, flush it, and only then rename it to `path`.
+
+    Args:
+        path: The file to create or replace.
+        write: Writes the content to the path it is given.
+
+    Raises:
+        UsageError: `path` cannot be written, or is a named pipe, socket or device, which is never replaced.
+    """
+    if kind := _special_kind(path):
+        raise UsageError(f"cannot write {path}: it is {kind}. Give the path of a new file or of one to replace.")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,13 +167,17 @@ def check_regular_file(path: Path) -> None:
     Raises:
         UsageError: `path` exists and is neither a file nor a folder.
     """
+    if kind := _special_kind(path):
+        raise UsageError(f"cannot read {path}: it is {kind}. Put a regular file there, or remove it.")
+
+
+def _special_kind(path: Path) -> str | None:
+    """What `path` is if it is neither missing, a file nor a folder."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):
-        return
-    for is_kind, name in _KINDS:
-        if is_kind(mode):
-            raise UsageError(f"cannot read {path}: it is {name}. Put a regular file there, or remove it.")
+        return None
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), None)
 
 
 def parse_json(text: str | bytes) -> object:

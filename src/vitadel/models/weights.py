@@ -5,6 +5,7 @@ import hashlib
 import os
 import pickle
 import warnings
+import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -90,11 +91,27 @@ def read_external_weights(path: Path) -> dict[str, Tensor]:
     with _refusing(path, "a torch file"), harmless, warnings.catch_warnings():
         # torch warns of an unusual pickle protocol, which is either read or refused below
         warnings.simplefilter("ignore")
+        _check_zip(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     tensors = _weights_in(content)
     if not tensors:
         raise UsageError(f"{path} holds no weights that can be found. Re-save its state dict alone.")
     return tensors
+
+
+def _check_zip(path: Path) -> None:
+    """Refuse an archive that expands to more than the file: torch writes entries uncompressed, one after another."""
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\x03\x04":  # a file of torch before 1.6, or none of torch
+            return
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    if any(entry.filename.endswith("/constants.pkl") for entry in entries):
+        raise ValueError("it is a TorchScript archive")
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise ValueError("it is a compressed archive, and torch writes uncompressed ones")
+    if sum(entry.file_size for entry in entries) > path.stat().st_size:
+        raise ValueError("its entries are larger than the file")
 
 
 @contextmanager

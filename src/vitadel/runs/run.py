@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
-from vitadel.core.files import is_unfinished, lock, write_json
+from vitadel.core.files import check_regular_file, is_unfinished, lock, write_json
 from vitadel.runs.manifest import ManifestRecord, describe, differences, environment, fingerprint
 from vitadel.runs.tables import ResultFolder
 
@@ -168,6 +168,7 @@ class Run:
     def log(self, event: str, **values: object) -> None:
         """Append one line. A resumed run may log a step again: readers use the last line of each step."""
         line = LogEntry(event, values, time.time()).to_line()
+        check_regular_file(self.folder / _LOG)
         try:
             with (self.folder / _LOG).open("ab") as handle:
                 handle.write((_line_end(handle) + line + "\n").encode())
@@ -196,6 +197,7 @@ class Run:
 
     def _log_lines(self) -> list[bytes]:
         path = self.folder / _LOG
+        check_regular_file(path)
         try:
             return [line for line in path.read_bytes().split(b"\n") if line.strip()]
         except FileNotFoundError:
@@ -272,6 +274,7 @@ def _locked(folder: Path) -> IO[str]:
         raise UsageError(
             f"cannot write {folder}: {error.strerror}. Choose a folder you may write to, with space left."
         ) from error
+    check_regular_file(folder / ".lock")
     try:
         handle = (folder / ".lock").open("w", encoding="utf-8")
     except OSError as error:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitadel.core.errors import UsageError, short_reason, short_repr
-from vitadel.core.files import read_json, write_npz
+from vitadel.core.files import check_regular_file, read_json, write_npz
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.runs.exhibits import Exhibit, Table
@@ -304,6 +304,7 @@ class Gallery:
     @classmethod
     def read(cls, path: Path) -> "Gallery":
         """The gallery of an archive."""
+        check_regular_file(path)
         try:
             with np.load(path, allow_pickle=False) as stored:
                 broken_by = stored["broken_by" if "broken_by" in stored else "fell_to"]  # the name before version 1

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import read_json, write_atomically, write_json
+from vitadel.core.files import check_regular_file, read_json, write_atomically, write_json
 from vitadel.core.stats import Accuracy, accuracy_of
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _KEYS = ("name", "suite", "threat", "n", "clean", "robust", "attacks", "flags")
 _ROWS = "rows_sha256"
 # former names of columns, from before version 0.1
 _OLD_NAMES = {"row": "index", "fell_to": "broken_by", "size": "distance", "clean_right": "clean_correct"}
+# far beyond the images of any data set: a small file can claim more rows than fit into memory
+_MOST_ROWS = 2**24
 # file names have at most 255 bytes, of which a character may take up to four
 _LONGEST = 120
 
@@ -175,9 +177,14 @@ def _read_one(path: Path) -> dict[str, list[object]]:
     """The columns of one file, verified; files of earlier versions have no checksums and are not verified."""
     import pyarrow.parquet as pq
 
+    check_regular_file(path)
     try:
         # one file, not a data set: folder names such as eps=1 would add columns
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            about = file.metadata
+            groups = sum(about.row_group(number).num_rows for number in range(about.num_row_groups))
+            if (rows := max(about.num_rows, groups)) > _MOST_ROWS:
+                raise ValueError(f"it has {rows} rows, more than {_MOST_ROWS}")
             table = file.read()
         columns: dict[str, list[object]] = table.to_pydict()
         if (table.schema.metadata or {}).get(_HASH) not in (None, _hash(columns).encode()):

@@ -3,7 +3,10 @@
 import os
 import pickle
 import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -168,3 +171,53 @@ def test_a_meta_file_without_names_is_named(archive: Path) -> None:
         UsageError, match=r"batches.meta is not a file of CIFAR-10: no list of names under 'label_names'"
     ):
         cifar10(archive)
+
+
+CRAFTED = {
+    # an object dtype whose flags say that it holds no objects, so that raw bytes become pointers
+    "pointers": b"\x80\x03}(B\x04\0\0\0datacnumpy\ndtype\n((cnumpy\ndtype\n(X\x02\0\0\0u1\x89\x88tR"
+    b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(J\0\0\0\0tB\x01\0\0\0btR(J\x01\0\0\0(J\x01\0\0\0t"
+    b"cnumpy\ndtype\n(X\x02\0\0\0O8\x89\x88tR(J\x03\0\0\0X\x01\0\0\0|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffJ\0\0\0\0tb"
+    b"\x89B\x08\0\0\0AAAAAAAAtbttRB\x06\0\0\0labels]u.",
+    "claim": b"\x80\x04\x8e" + (2**40).to_bytes(8, "little"),
+    "frame": b"\x80\x04\x95" + (2**40).to_bytes(8, "little"),
+    "memo": b"\x80\x02}r\xff\xff\xff\x7f.",
+    "nested key": b"\x80\x02}N" + b"\x85" * 300_000 + b"Ns.",
+    "nested keys": b"\x80\x02}(N" + b"\x85" * 300_000 + b"Nu.",
+    "nested dictionary": b"\x80\x02(N" + b"\x85" * 300_000 + b"K\0d.",
+    "set": b"\x80\x04\x8f(N" + b"\x85" * 300_000 + b"\x90.",
+    "state of a function": b"\x80\x02c_codecs\nencode\nN}U\x0c__defaults__)s\x86b.",
+    "call of a text": b"\x80\x02cnumpy\nndarray\n)R.",
+    "short number": b"\x80\x02J\x00",
+}
+
+
+def test_crafted_pickles_are_refused_in_one_line(tmp_path: Path) -> None:
+    for name, content in CRAFTED.items():
+        (tmp_path / name).write_bytes(content)
+    # in a process of its own, because a crash would end the tests
+    code = (
+        "import sys; from pathlib import Path; from vitadel.core.errors import UsageError\n"
+        "from vitadel.data.readers.cifar import CIFAR10, _part\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: _part(Path(name), CIFAR10, 10)\n"
+        "    except UsageError as error: print(error)\n"
+    )
+    paths = [str(tmp_path / name) for name in CRAFTED]
+    result = subprocess.run([sys.executable, "-c", code, *paths], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert len(lines) == len(paths)
+    for path, line in zip(paths, lines, strict=True):
+        assert line.startswith(f"{path} is not a file of CIFAR-10: "), line
+
+
+@pytest.mark.parametrize("protocol", range(5))
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_every_protocol_and_order_is_read(archive: Path, protocol: int, order: Literal["C", "F"]) -> None:
+    content = batch(6, 9)
+    content[b"data"] = np.asarray(content[b"data"], order=order)
+    path = archive / "cifar-10-batches-py" / "test_batch"
+    expected = cifar10(archive).test.images(torch.arange(9))
+    path.write_bytes(pickle.dumps(content, protocol=protocol))
+    assert torch.equal(cifar10(archive).test.images(torch.arange(9)), expected)

@@ -4,6 +4,8 @@ import json
 import os
 import re
 import socket
+import struct
+import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -437,6 +439,25 @@ def test_endless_files_are_not_read(tmp_path: Path) -> None:
             load(f"timm:test_vit@{tmp_path / name}")
     with pytest.raises(UsageError, match=r"pipe\.safetensors: it is a named pipe"):
         load(tmp_path / "pipe.safetensors")
+
+
+def test_archives_that_expand_are_not_read(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(1_000_000)}, tmp_path / "stored.pth")
+    with (
+        zipfile.ZipFile(tmp_path / "stored.pth") as stored,
+        zipfile.ZipFile(tmp_path / "w.pth", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for name in stored.namelist():
+            packed.writestr(name, stored.read(name))
+    with pytest.raises(UsageError, match=r"w\.pth is truncated or not a torch file \(it is a compressed archive"):
+        load(f"timm:test_vit@{tmp_path / 'w.pth'}")
+    # an entry that overlaps the others, by its size in the table of contents
+    content = bytearray((tmp_path / "stored.pth").read_bytes())
+    at = content.index(b"PK\x01\x02") + 20
+    content[at : at + 8] = struct.pack("<II", 2**30, 2**30)
+    (tmp_path / "w.pth").write_bytes(content)
+    with pytest.raises(UsageError, match=r"w\.pth .*\(its entries are larger than the file\)"):
+        load(f"timm:test_vit@{tmp_path / 'w.pth'}")
 
 
 @pytest.mark.timeout(20)

@@ -391,3 +391,26 @@ def test_json_is_read_from_regular_files_only(tmp_path: Path) -> None:
         read_json(tmp_path / "pipe.json")
     with pytest.raises(UsageError, match="does not exist"):
         read_json(tmp_path / "none.json")
+
+
+@pytest.mark.timeout(20)
+def test_a_named_pipe_is_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "report.html"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match=r"cannot write .*report\.html: it is a named pipe\. Give the path of a"):
+        write_json(pipe, {"a": 1})
+    assert pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.timeout(20)
+def test_named_pipes_in_a_run_folder_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "log.jsonl")
+    run = Run(tmp_path)
+    for use in (lambda: run.log("step", step=1), lambda: run.read_log("step"), lambda: run.damaged_log_lines):
+        with pytest.raises(UsageError, match=r"log\.jsonl: it is a named pipe"):
+            use()
+    (tmp_path / "claimed").mkdir()
+    os.mkfifo(tmp_path / "claimed" / ".lock")
+    with pytest.raises(UsageError, match=r"\.lock: it is a named pipe"):
+        claim(tmp_path / "claimed")

@@ -1,6 +1,7 @@
 """Rows are read as written, in order, whole or not at all."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.files import read_json, write_json
 from vitadel.core.flags import Flag
 from vitadel.runs import ResultFolder
-from vitadel.runs.schema import SuiteRecord
+from vitadel.runs.schema import Gallery, SuiteRecord
 from vitadel.runs.tables import Columns
 
 
@@ -230,3 +231,23 @@ def test_tables_with_long_names_have_separate_folders(tmp_path: Path) -> None:
     for image, name in enumerate(names):
         ResultFolder(tmp_path).append(name, columns([image]))
     assert [ResultFolder(tmp_path).read(name)["index"] for name in names] == [[0], [1]]
+
+
+@pytest.mark.timeout(20)
+def test_named_pipes_are_refused(tmp_path: Path) -> None:
+    results = ResultFolder(tmp_path)
+    results.table("a").mkdir(parents=True)
+    for path in (tmp_path / "rows.parquet", results.table("a") / "0.parquet", tmp_path / "gallery.npz"):
+        os.mkfifo(path)
+    for use in (results.rows, lambda: results.read("a"), lambda: Gallery.read(tmp_path / "gallery.npz")):
+        with pytest.raises(UsageError, match="it is a named pipe"):
+            use()
+
+
+def test_more_rows_than_any_data_set_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = ResultFolder(tmp_path)
+    results.append("a", {"index": [0, 1, 2]})
+    monkeypatch.setattr("vitadel.runs.tables._MOST_ROWS", 2)
+    monkeypatch.setattr(pq.ParquetFile, "read", None)
+    with pytest.raises(UsageError, match=r"it has 3 rows, more than 2\. Delete that file"):
+        results.read("a")

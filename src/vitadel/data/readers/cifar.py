@@ -1,22 +1,22 @@
 """CIFAR-10 and CIFAR-100 in the layout of the authors' Python archives."""
 
+import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, short_reason
+from vitadel.core.files import check_regular_file
 from vitadel.data.dataset import Source, Statistics
 from vitadel.data.pixels import Arrays
 from vitadel.data.preprocess import Preprocess
 from vitadel.data.split import Split
-
-_BROKEN = (pickle.UnpicklingError, EOFError, TypeError, ValueError, LookupError, AttributeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,9 @@ def _split(name: str, paths: list[Path], layout: Layout, num_classes: int, prepr
 
 def _part(path: Path, layout: Layout, num_classes: int) -> tuple[Tensor, Tensor]:
     content = _load(path, layout)
-    data, labels = content.get(b"data"), content.get(layout.labels_key)
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
+    stored, labels = content.get(b"data"), content.get(layout.labels_key)
+    data = stored.values if isinstance(stored, _Array) else None
+    if data is None or data.ndim != 2 or data.shape[1] != 3072:
         raise _corrupt(path, layout, "'data' is not an array of bytes, 3072 per image")
     if not isinstance(labels, list) or len(labels) != len(data) or not all(_is_label(y, num_classes) for y in labels):
         raise _corrupt(path, layout, f"{layout.labels_key.decode()!r} is not one label per image below {num_classes}")
@@ -102,13 +103,13 @@ def _is_label(value: object, num_classes: int) -> bool:
 
 
 def _load(path: Path, layout: Layout) -> dict[object, object]:
+    check_regular_file(path)
     try:
-        with path.open("rb") as handle:
-            content = ArrayUnpickler(handle).load()
-    except _BROKEN as error:
-        raise _corrupt(path, layout, str(error) or type(error).__name__) from error
+        content = _DataUnpickler(path.read_bytes()).load()
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}. Check the file's permissions.") from error
+    except Exception as error:  # a damaged file can raise anything
+        raise _corrupt(path, layout, short_reason(error)) from error
     if not isinstance(content, dict):
         raise _corrupt(path, layout, f"it holds a {type(content).__name__}, not a dictionary")
     return content
@@ -121,30 +122,155 @@ def _corrupt(path: Path, layout: Layout, reason: str) -> UsageError:
     )
 
 
-class ArrayUnpickler(pickle.Unpickler):
-    """Reads numbers, texts, lists, dictionaries and numpy arrays; refuses everything that could run code."""
+class _DType:
+    """What a file says of an array's type; numpy never sees it, because some descriptions make it access memory."""
 
-    def __init__(self, handle: BinaryIO) -> None:
-        super().__init__(handle, encoding="bytes")  # the archives were written by Python 2
+    def __init__(self, code: object, *_options: object) -> None:
+        self.code = code.decode("latin1") if isinstance(code, bytes) else code
 
-    def find_class(self, module: str, name: str) -> object:
-        if (module, name) not in _ALLOWED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which data has no need of")
-        return _ALLOWED[module, name]
+    def __setstate__(self, _state: object) -> None:
+        """The byte order and the fields, which bytes do not have."""
 
 
-def _blank(_kind: object, _shape: object, _dtype: object) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
-    return np.ndarray((0,), dtype=np.uint8)  # the array's state, which follows in the file, gives shape and content
+class _Array:
+    """What a file says of an array; `values` is None unless these are bytes."""
+
+    def __init__(self, *_blank: object) -> None:
+        self.values: np.ndarray[Any, np.dtype[np.uint8]] | None = None
+
+    def __setstate__(self, state: tuple[object, tuple[int, ...], object, bool, object]) -> None:
+        _version, shape, dtype, is_fortran, data = state
+        if isinstance(dtype, _DType) and dtype.code in ("u1", "|u1", "uint8") and isinstance(data, bytes):
+            self.values = np.frombuffer(data, np.uint8).reshape(shape, order="F" if is_fortran else "C")
 
 
 def _latin1(text: str, _encoding: object) -> bytes:
     return text.encode("latin1")  # how Python 3 writes bytes in the old protocol
 
 
-_ALLOWED: dict[tuple[str, str], Callable[..., object] | object] = {
-    ("numpy.core.multiarray", "_reconstruct"): _blank,
-    ("numpy._core.multiarray", "_reconstruct"): _blank,
-    ("numpy", "ndarray"): "ndarray",  # only ever handed to `_blank`
-    ("numpy", "dtype"): np.dtype,
+_ALLOWED: dict[tuple[str, str], object] = {
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+    ("numpy", "ndarray"): "ndarray",  # only ever an argument of `_reconstruct`
+    ("numpy", "dtype"): _DType,
     ("_codecs", "encode"): _latin1,
 }
+# all that numbers, texts, lists, dictionaries and arrays are written with in the protocols 0 to 4
+_OPCODES = (
+    pickle.PROTO,
+    pickle.FRAME,
+    pickle.STOP,
+    pickle.MARK,
+    pickle.POP,
+    pickle.POP_MARK,
+    pickle.GLOBAL,
+    pickle.STACK_GLOBAL,
+    pickle.REDUCE,
+    pickle.BUILD,
+    pickle.NONE,
+    pickle.NEWTRUE,
+    pickle.NEWFALSE,
+    pickle.INT,
+    pickle.BININT,
+    pickle.BININT1,
+    pickle.BININT2,
+    pickle.LONG,
+    pickle.LONG1,
+    pickle.LONG4,
+    pickle.FLOAT,
+    pickle.BINFLOAT,
+    pickle.STRING,
+    pickle.BINSTRING,
+    pickle.SHORT_BINSTRING,
+    pickle.BINBYTES,
+    pickle.SHORT_BINBYTES,
+    pickle.BINBYTES8,
+    pickle.UNICODE,
+    pickle.BINUNICODE,
+    pickle.SHORT_BINUNICODE,
+    pickle.BINUNICODE8,
+    pickle.TUPLE,
+    pickle.EMPTY_TUPLE,
+    pickle.TUPLE1,
+    pickle.TUPLE2,
+    pickle.TUPLE3,
+    pickle.LIST,
+    pickle.EMPTY_LIST,
+    pickle.APPEND,
+    pickle.APPENDS,
+    pickle.DICT,
+    pickle.EMPTY_DICT,
+    pickle.SETITEM,
+    pickle.SETITEMS,
+    pickle.GET,
+    pickle.BINGET,
+    pickle.LONG_BINGET,
+    pickle.PUT,
+    pickle.BINPUT,
+    pickle.LONG_BINPUT,
+    pickle.MEMOIZE,
+)
+_Opcodes = dict[int, Callable[[Any], None]]
+
+
+class _DataUnpickler(pickle._Unpickler):
+    """Reads numbers, texts, lists, dictionaries and arrays of bytes; refuses everything else.
+
+    Python's own implementation, because the faster one in C reserves as much memory as a file claims to need.
+    """
+
+    dispatch: ClassVar[_Opcodes] = {}
+    stack: list[object]
+    metastack: list[list[object]]
+
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="bytes")  # the archives were written by Python 2
+
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module:.80}.{name:.80}, which data has no need of")
+        return _ALLOWED[module, name]
+
+    def _load_reduce(self) -> None:
+        if not any(self.stack[-2] is allowed for allowed in (_Array, _DType, _latin1)):
+            raise pickle.UnpicklingError("it calls something other than a function")
+        _PLAIN[pickle.REDUCE[0]](self)
+
+    def _load_build(self) -> None:
+        if not isinstance(self.stack[-2], _Array | _DType):
+            raise pickle.UnpicklingError("it sets the state of something other than an array")
+        _PLAIN[pickle.BUILD[0]](self)
+
+    def _load_setitem(self) -> None:
+        self._check_pairs(self.stack[-3], self.stack[-2:-1])
+        _PLAIN[pickle.SETITEM[0]](self)
+
+    def _load_setitems(self) -> None:
+        self._check_pairs(self.metastack[-1][-1], self.stack[::2])
+        _PLAIN[pickle.SETITEMS[0]](self)
+
+    def _load_dict(self) -> None:
+        self._check_pairs({}, self.stack[::2])
+        _PLAIN[pickle.DICT[0]](self)
+
+    def _check_pairs(self, target: object, keys: Iterable[object]) -> None:
+        # the hash of a deeply nested tuple exceeds the stack
+        if not isinstance(target, dict) or not all(isinstance(key, bytes | str) for key in keys):
+            raise pickle.UnpicklingError("it has a dictionary whose keys are not texts")
+
+    def _refuse(self) -> None:
+        raise pickle.UnpicklingError("it holds more than numbers, texts, lists, dictionaries and arrays")
+
+
+_PLAIN: _Opcodes = dict(pickle._Unpickler.dispatch)
+_DataUnpickler.dispatch.update(
+    {
+        **dict.fromkeys(range(256), _DataUnpickler._refuse),
+        **{code: _PLAIN[code] for (code,) in _OPCODES},
+        pickle.REDUCE[0]: _DataUnpickler._load_reduce,
+        pickle.BUILD[0]: _DataUnpickler._load_build,
+        pickle.SETITEM[0]: _DataUnpickler._load_setitem,
+        pickle.SETITEMS[0]: _DataUnpickler._load_setitems,
+        pickle.DICT[0]: _DataUnpickler._load_dict,
+    }
+)
