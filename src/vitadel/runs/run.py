@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
-from vitadel.core.files import check_regular_file, is_unfinished, lock, write_json
+from vitadel.core.files import check_regular_file, is_unfinished, lock, parse_json, write_json
 from vitadel.runs.manifest import ManifestRecord, describe, differences, environment, fingerprint
 from vitadel.runs.tables import ResultFolder
 
@@ -66,8 +66,8 @@ class LogEntry:
             if zlib.crc32(line) != int(sealed["crc32"], 16):
                 return None
         try:
-            content = json.loads(line.decode(errors="replace"))
-        except (ValueError, RecursionError):
+            content = parse_json(line.decode(errors="replace"))
+        except ValueError:
             return None
         if not isinstance(content, dict) or ("step" in content and not _is_finite(content["step"])):
             return None

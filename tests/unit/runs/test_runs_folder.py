@@ -238,6 +238,8 @@ def logged(folder: Path) -> Run:
         b'{"event": "step", "step": true, "loss": 2}',
         b'{"event": "step", "step": 9, "loss": "low"}',
         b'{"event": "step", "step": ' + b"9" * 5000 + b"}",
+        b'{"event": "step", "step": ' + b"9" * 400 + b', "loss": 2}',
+        b'{"event": "step", "step": 9, "loss": ' + b"9" * 400 + b"}",
         b"[" * 100_000 + b"}",
         b"\xff\xfe}",
         b"[1]}",
