@@ -37,7 +37,7 @@ _ROWS = "rows_sha256"
 # former names of columns, from before version 0.1
 _OLD_NAMES = {"row": "index", "fell_to": "broken_by", "size": "distance", "clean_right": "clean_correct"}
 # far beyond the images of any data set: a small file can claim more rows than fit into memory
-_MOST_ROWS = 2**24
+MOST_ROWS = 2**24
 # file names have at most 255 bytes, of which a character may take up to four
 _LONGEST = 120
 
@@ -183,8 +183,8 @@ def _read_one(path: Path) -> dict[str, list[object]]:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             about = file.metadata
             groups = sum(about.row_group(number).num_rows for number in range(about.num_row_groups))
-            if (rows := max(about.num_rows, groups)) > _MOST_ROWS:
-                raise ValueError(f"it has {rows} rows, more than {_MOST_ROWS}")
+            if (rows := max(about.num_rows, groups)) > MOST_ROWS:
+                raise ValueError(f"it has {rows} rows, more than {MOST_ROWS}")
             table = file.read()
         columns: dict[str, list[object]] = table.to_pydict()
         if (table.schema.metadata or {}).get(_HASH) not in (None, _hash(columns).encode()):

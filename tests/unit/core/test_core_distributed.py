@@ -1,11 +1,13 @@
 """Processes of any launcher find each other, and one claims a folder for all."""
 
+import importlib
 import os
 import socket
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -151,12 +153,21 @@ def test_a_single_process_gathers_its_own_tensor() -> None:
     assert torch.equal(Ranks().mean(value), value)
 
 
-def test_processes_wait_for_each_other_for_a_month(launched: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, timedelta]] = []
-    launched.setattr(torch.distributed, "init_process_group", lambda backend, timeout: calls.append((backend, timeout)))
+def test_processes_that_have_met_wait_for_each_other_for_a_month(launched: pytest.MonkeyPatch) -> None:
+    """By default torch gives up after half an hour, by which a share of ImageNet can be late."""
+    calls: list[tuple[str, int, timedelta]] = []
+    store: Any = torch.distributed.HashStore()  # type: ignore[attr-defined]
+    module = importlib.import_module("torch.distributed.rendezvous")
+    launched.setattr(module, "rendezvous", lambda *args, **settings: iter([(store, 1, 2)]))
+    launched.setattr(
+        torch.distributed,
+        "init_process_group",
+        lambda backend, *, rank, timeout, **others: calls.append((backend, rank, timeout)),
+    )
     os.environ.update(RANK="1", WORLD_SIZE="2")
     assert Ranks.of_launch() == Ranks(1, 2)
-    assert calls == [("gloo", timedelta(days=30))]
+    assert calls == [("gloo", 1, timedelta(days=30))]
+    assert store.timeout == timedelta(days=30)
     os.environ.update(RANK="0", WORLD_SIZE="1")
     assert Ranks.of_launch() == Ranks()
     assert len(calls) == 1

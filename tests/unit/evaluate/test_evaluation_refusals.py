@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -244,18 +242,6 @@ def test_results_of_the_first_process_are_shared(monkeypatch: pytest.MonkeyPatch
         assert Ranks(rank, 2).broadcast_from_first(lambda: "made here") == "made by the first"
         Ranks(rank, 2).barrier()
     assert (sent, waited) == (["made here", None], [1, 1])
-
-
-def test_processes_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default torch gives up after half an hour, which a share of ImageNet can be late by."""
-    settings_seen: dict[str, Any] = {}
-    monkeypatch.setattr(
-        torch.distributed, "init_process_group", lambda kind, **settings: settings_seen.update(settings)
-    )
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert Ranks.of_launch() == Ranks(1, 2)
-    assert settings_seen["timeout"] > timedelta(days=7)
 
 
 def test_models_with_more_classes_than_the_data_are_refused(tmp_path: Path) -> None:

@@ -247,7 +247,7 @@ def test_named_pipes_are_refused(tmp_path: Path) -> None:
 def test_more_rows_than_any_data_set_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = ResultFolder(tmp_path)
     results.append("a", {"index": [0, 1, 2]})
-    monkeypatch.setattr("vitadel.runs.tables._MOST_ROWS", 2)
+    monkeypatch.setattr("vitadel.runs.tables.MOST_ROWS", 2)
     monkeypatch.setattr(pq.ParquetFile, "read", None)
     with pytest.raises(UsageError, match=r"it has 3 rows, more than 2\. Delete that file"):
         results.read("a")
