@@ -59,7 +59,7 @@ def cifar10_xcit_tiny_short() -> Recipe:
     """XCiT-Tiny with patches of 4, one block and one class block less than XCiT-Tiny-12, adversarially trained.
 
     5.6 M parameters, so that its weights fit into the zoo. 85 epochs were too many: on the hold-out robust accuracy
-    peaked at epoch 40, with 77.2% clean and 46.5% under PGD-10, and fell from there to 81.1% and 38.1%.
+    peaked at epoch 40, with 77.2% clean and 46.5% under PGD-10, and dropped from there to 81.1% and 38.1%.
     """
     base = cifar10_vit_tiny_short()
     return replace(
