@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=8)
     parser.add_argument("--compile", choices=[one.name.lower() for one in Compile], default="best")
     parser.add_argument("--no-attack-model", action="store_true")
-    parser.add_argument("--checkpoint-activations", action="store_true")
+    parser.add_argument("--grad-checkpointing", action="store_true")
     parser.add_argument("--precision", choices=[one.name.lower() for one in Precision], default="bf16")
     parser.add_argument("--without", choices=("kernels", "cuda-graphs"), action="append", default=[])
     parser.add_argument("--skip-plain", action="store_true")

@@ -19,6 +19,7 @@ from vitadel.core.cuda_graph import GraphedBackward, GraphedForward
 from vitadel.core.rng import RandomStreams
 from vitadel.data import Split, Squash
 from vitadel.evaluate import SUITES, Context, NamedAttack, evaluate_suite
+from vitadel.evaluate.validation import validation_scores
 from vitadel.goals import Untargeted, top_other_classes
 from vitadel.losses import cross_entropy, margin
 from vitadel.models import AdapterConfig, family_of
@@ -441,6 +442,13 @@ def test_awp_under_autocast_uses_the_perturbed_weights() -> None:
         step = AWP(Standard(), gamma=0.5)(net, x, y, seed=0)
     step.undo()
     assert float((step.loss - before).detach()) > 0.01
+
+
+def test_validation_scores_every_head_on_the_gpu() -> None:
+    net = models.tora(models.load("timm:test_vit", num_classes=10, image_size=32, patch_size=4)).cuda()
+    split = data.load("digits", image_size=32).test.take(torch.arange(20))
+    scores = validation_scores(net, split, PGD(steps=2, step_size=2 / 255), Linf(4 / 255), seed=0)
+    assert scores.keys() == {"clean", "fgsm", "robust", "rob_clean", "rob_fgsm"}
 
 
 def test_the_gpu_reports_its_energy() -> None:

@@ -77,7 +77,9 @@ def with_head(model: Model, head: str) -> Model:
     tuning = replace(net.tuning, head=head)
     shared = copy.copy(net)  # a new object with the same modules inside
     shared.tuning = tuning
-    return Model(shared, model.normalization, replace(model.spec, tuning=tuning))
+    chosen = Model(shared, model.normalization, replace(model.spec, tuning=tuning))
+    chosen.mean, chosen.std = model.mean, model.std  # where the weights are, and in their precision
+    return chosen
 
 
 def _adapted(model: Model) -> AdaptedViT:

@@ -369,6 +369,13 @@ def tora_base(seed: int) -> Model:
     return load("timm:vit_tiny_patch16_224", num_classes=5, image_size=16, patch_size=4, options=options, seed=seed)
 
 
+def test_a_head_normalizes_where_the_weights_are(base: Model, x: Tensor) -> None:
+    model = tora(base).double()  # as moving it to a device does, this replaces the mean and standard deviation
+    head = with_head(model, "rob")
+    assert (head.mean.dtype, head.std.dtype) == (torch.float64, torch.float64)
+    assert head(x.double()).dtype == torch.float64
+
+
 def test_heads_share_weights_and_have_their_own_specs(base: Model, x: Tensor) -> None:
     model = tora(base)
     views = {head: with_head(model, head) for head in ("acc", "rob", "kept", "joint")}
