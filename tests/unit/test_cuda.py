@@ -446,7 +446,7 @@ def test_awp_under_autocast_uses_the_perturbed_weights() -> None:
 
 def test_validation_scores_every_head_on_the_gpu() -> None:
     net = models.tora(models.load("timm:test_vit", num_classes=10, image_size=32, patch_size=4)).cuda()
-    split = data.load("digits", image_size=32).test.take(torch.arange(20))
+    split = data.load("digits", preprocess=Squash(32)).test.take(torch.arange(20))
     scores = validation_scores(net, split, PGD(steps=2, step_size=2 / 255), Linf(4 / 255), seed=0)
     assert scores.keys() == {"clean", "fgsm", "robust", "rob_clean", "rob_fgsm"}
 

@@ -12,8 +12,8 @@ Differs: - All of the plan, the training attack and the length of the phases are
 Cost:    estimates are passes x 2 x multiply-accumulates x images, on one H200 at an assumed 400 TFLOP/s in bf16. A pass
          back to activations counts as one forward, weight gradients of the little that learns are not counted.
 
-The short ones start from the run of another recipe of ours: train `cifar10-vit-tiny-standard-short` into
-runs/cifar10-vit-tiny-standard-short and `digits-class-token` into runs/digits-class-token first, or set model.start.
+The short ones on CIFAR-10 freeze `zoo:cifar10-vit-tiny-finetuned`; that on digits the run of another recipe: train
+`digits-class-token` into runs/digits-class-token first, or set model.start.
 """
 
 from collections.abc import Mapping
@@ -192,7 +192,7 @@ def adapter_fusion_vit_b16_imagenet() -> Recipe:
 
 
 def cifar10_vit_tiny_standard_short() -> Recipe:
-    """ViT-Tiny/4 with standard training: the frozen backbone of the short recipes below.
+    """ViT-Tiny/4 with standard training from random weights.
 
     Estimate: 3 minutes on one H200. Measured while the GPU was shared: 95 epochs in 2.4 minutes, at 40,000 images/s
     where it was alone. Of 1000 test images 83.2% are correct.
@@ -211,11 +211,10 @@ def cifar10_vit_tiny_standard_short() -> Recipe:
 
 
 def cifar10_vit_tiny_imagenet_finetune() -> Recipe:
-    """ViT-Tiny/4 fine-tuned from ImageNet, a more accurate network for the short ones to freeze.
+    """ViT-Tiny/4 fine-tuned from ImageNet: what the short recipes below freeze, zoo:cifar10-vit-tiny-finetuned.
 
     The weights of timm's `vit_tiny_patch16_224` are a file of yours; patches of 16 are resampled to 4, the positions of
-    14 x 14 patches to 8 x 8. Estimate: 2 minutes on one H200, at the 40,000 images/s of
-    cifar10-vit-tiny-standard-short. Not measured; it is made to exceed 88% clean accuracy.
+    14 x 14 patches to 8 x 8. Measured: 94.4% clean after 2 minutes on one H200.
     """
     base = cifar10_vit_tiny_standard_short()
     return replace(
@@ -240,6 +239,11 @@ def cifar10_vit_tiny_imagenet_finetune() -> Recipe:
             "plan.optimizer.lr": "our choice: half of that from random weights",
             "plan.mixing.probability": "our choice: light augmentation, half of all batches",
         },
+        expect={
+            "clean": "94.4% (93.9-94.8), 10,000 images of CIFAR-10 (JPEG)",
+            "robust": "52.7% (51.7-53.7), suite quick at linf:1/255, same images",
+            "cost": "2 minutes on one H200; 2026-11-19; zoo/cifar10-vit-tiny-finetuned.md",
+        },
     )
 
 
@@ -255,7 +259,7 @@ def cifar10_tora_short() -> Recipe:
         name="cifar10-tora-short",
         about="TORA on a frozen ViT-Tiny/4, CIFAR-10 at 4/255, short",
         model=ModelConfig(
-            "runs/cifar10-vit-tiny-standard-short", image_size=32, patch_size=4, tuning=AdapterConfig(reduction=4)
+            "zoo:cifar10-vit-tiny-finetuned", image_size=32, patch_size=4, tuning=AdapterConfig(reduction=4)
         ),
         objective=_trade_off(eps, smoothing=0.0),
         plan=replace(

@@ -35,6 +35,10 @@ _OWN = (
 def architecture(recipe: Recipe) -> tuple[str, Mapping[str, Option]]:
     """The recipe's model, apart from its weights: a run folder is named after the recipe that fills it."""
     start = recipe.model.start
+    if start.startswith("zoo:"):
+        spec = models.load(start).spec
+        assert spec is not None
+        return spec.name, spec.options
     if start.startswith("runs/"):
         return architecture(RECIPES[Path(start).name]())
     return start.partition("@")[0], recipe.model.options

@@ -77,9 +77,8 @@ def test_radii_and_phases() -> None:
     assert small.plan.peak_lr == 1e-3
     assert objective(small).passes == 7.5
     assert objective(RECIPES["single-adapter-vit-b16-imagenet"]()).passes == 10
-    backbone = RECIPES["cifar10-vit-tiny-standard-short"]()
-    assert isinstance(backbone.objective, Standard)
-    assert RECIPES["cifar10-tora-short"]().model.start == f"runs/{backbone.name}"
+    assert isinstance(RECIPES["cifar10-vit-tiny-imagenet-finetune"]().objective, Standard)
+    assert RECIPES["cifar10-tora-short"]().model.start == "zoo:cifar10-vit-tiny-finetuned"
     assert RECIPES["digits-tora"]().model.start == "runs/digits-class-token"
 
 
