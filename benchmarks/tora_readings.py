@@ -51,6 +51,7 @@ from vitadel.recipes import RECIPES, override
 
 _SINGLE = ("model.tuning.tuning=single", "objective.independent=0")
 _FUSION = ("model.tuning.gate=per-token",)
+_ADAPTERS = ("model.tuning.added_to=adapters",)
 _TOKEN = ("model.tuning.softmax=token",)
 _JOINT = ("phase1_attack", "phase1_loss", "phase2_attack", "phase2_loss")
 _METHODS = {"": (), "AdapterFusion": _FUSION, "single adapter": _SINGLE}
@@ -71,6 +72,8 @@ READINGS: dict[str, tuple[str, ...]] = {
     "layer scale": ("model.tuning.initialization=layer-scale",),
     "recursion through the fusion": ("model.tuning.recursion=fusion",),
     "recursion through the fusion, tokens": ("model.tuning.recursion=fusion", *_TOKEN),
+    "added to the adapters": _ADAPTERS,
+    "added to the adapters, tokens": (*_ADAPTERS, *_TOKEN),
     "no residual, per token": ("model.tuning.residual=false", *_FUSION),
     "probabilities": ("model.tuning.prediction=probabilities",),
     "AdapterFusion": _FUSION,

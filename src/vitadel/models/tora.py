@@ -45,6 +45,7 @@ _CHOICES = {
     "softmax": ("adapter", "token", "joint"),
     "normalization": ("mean", "sqrt", "rows", "learned"),
     "recursion": ("block", "fusion", "literal"),
+    "added_to": ("block", "adapters"),
     "initialization": ("zero", "layer-scale"),
     "prediction": ("logits", "probabilities"),
 }
@@ -70,6 +71,8 @@ class AdapterConfig:
             of the slides, with which no information about the image reaches the heads.
         residual: Whether the fusion is added to the residual stream, or replaces it; then V starts as the identity,
             and only a gate per token preserves the function of the frozen network.
+        added_to: What a fusion with `residual` is added to: the output of the `block`, or the mean of the outputs of
+            both `adapters`, which then process every token of the stream directly.
         initialization: How a fusion with `residual` starts near zero: with V = 0 (`zero`), or with a learned factor per
             channel of 1e-5 (`layer-scale`).
         prediction: The joint output: the mean of the heads' `logits`, or the logarithm of the mean of their
@@ -87,6 +90,7 @@ class AdapterConfig:
     normalization: str = "mean"
     recursion: str = "block"
     residual: bool = True
+    added_to: str = "block"
     initialization: str = "zero"
     prediction: str = "logits"
     head: str = "joint"
@@ -107,6 +111,8 @@ class AdapterConfig:
             )
         if not self.residual and self.initialization != "zero":
             raise UsageError("without a residual a fusion cannot start at zero. Leave the initialization out.")
+        if not self.residual and self.added_to != "block":
+            raise UsageError(f"without a residual a fusion is not added to anything, got added_to={self.added_to!r}.")
         heads = ("joint", *self.names, "kept")
         if self.head not in heads:
             raise unknown_name_error("head", f"{self.head!s:.80}", heads)
@@ -212,11 +218,14 @@ class FusionStep(nn.Module):
             added_B1D = z_BND[:, :1] - before_BND[:, :1]
             tokens = {name: token + added_B1D for name, token in tokens.items()}
         adapted = {name: self.adapters[name](torch.cat([token, z_BND[:, 1:]], 1)) for name, token in tokens.items()}
-        fused_BND = self.fusion(z_BND, torch.stack(list(adapted.values())))
+        adapted_ABND = torch.stack(list(adapted.values()))
+        fused_BND = self.fusion(z_BND, adapted_ABND)
         next_tokens = {name: one[:, :1].contiguous() for name, one in adapted.items()}
         if self.tuning.recursion == "fusion":
             next_tokens = {name: token + fused_BND[:, :1] for name, token in next_tokens.items()}
-        return z_BND + fused_BND if self.tuning.residual else fused_BND, next_tokens
+        if not self.tuning.residual:
+            return fused_BND, next_tokens
+        return fused_BND + (z_BND if self.tuning.added_to == "block" else adapted_ABND.mean(0)), next_tokens
 
 
 class AdaptedViT(nn.Module):

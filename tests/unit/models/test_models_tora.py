@@ -27,6 +27,8 @@ WAYS = [
     AdapterConfig(normalization="rows"),
     AdapterConfig(normalization="learned"),
     AdapterConfig(gate="per-token", residual=False),
+    AdapterConfig(added_to="adapters"),
+    AdapterConfig(gate="per-token", added_to="adapters"),
     AdapterConfig(prediction="probabilities"),
 ]
 # these change the function of the frozen network from the start
@@ -105,6 +107,23 @@ def test_initially_every_head_gives_the_frozen_logits(
     expected = net.float()(x.float()).detach()
     single = adapted.float().logits_by_head(x.float())[tuning.names[-1]].detach()
     torch.testing.assert_close(single, expected, rtol=0, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_added_to_two_equal_adapters_it_is_a_single_adapter(x: Tensor) -> None:
+    fresh = make_adapted_vit(backbone(), AdapterConfig(tuning="single"), 5)
+    single = noisy_weights(copy.deepcopy(fresh))
+    single.tokens.load_state_dict(fresh.tokens.state_dict())  # the class token, as in the stream of the pair
+    pair = noisy_weights(make_adapted_vit(backbone(), AdapterConfig(added_to="adapters"), 5))
+    weights = single.state_dict()
+    for name, weight in pair.state_dict().items():
+        if name.startswith("fusions"):
+            weight.zero_()
+        else:
+            weight.copy_(weights[name.replace("rob", "acc")])
+    logits = pair.logits_by_head(x)
+    for head in ("acc", "rob"):
+        torch.testing.assert_close(logits[head], single(x))
+    assert not torch.allclose(single(x), backbone()(x))
 
 
 def test_layer_scale_starts_near_the_frozen_network_and_is_trained(x: Tensor) -> None:
@@ -312,6 +331,8 @@ def test_other_families_are_refused() -> None:
         ({"initialization": "random"}, "AdapterConfig.initialization"),
         ({"initialization": "layer-scale", "residual": False}, "cannot start at zero"),
         ({"residual": "no"}, "true or false, got 'no'"),
+        ({"residual": False, "added_to": "adapters"}, "not added to anything"),
+        ({"added_to": "tokens"}, "AdapterConfig.added_to"),
         ({"prediction": "votes"}, "AdapterConfig.prediction"),
         ({"head": "best"}, "unknown head 'best'"),
         ({"tuning": "single", "head": "rob"}, "unknown head 'rob'"),
