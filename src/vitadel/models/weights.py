@@ -96,6 +96,12 @@ def read_external_weights(path: Path) -> dict[str, Tensor]:
     tensors = _weights_in(content)
     if not tensors:
         raise UsageError(f"{path} holds no weights that can be found. Re-save its state dict alone.")
+    # an expanded tensor: a file of a few bytes could claim any size, and every copy would take it
+    if repeated := [key for key, value in tensors.items() if value.nbytes > value.untyped_storage().nbytes()]:
+        raise UsageError(
+            f"{path} has tensors with more values than it holds, which repeats some: {_few(repeated)}. "
+            "Re-save its state dict with contiguous() called on every tensor."
+        )
     return tensors
 
 

@@ -460,6 +460,34 @@ def test_archives_that_expand_are_not_read(tmp_path: Path) -> None:
         load(f"timm:test_vit@{tmp_path / 'w.pth'}")
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("head.weight", torch.ones(1).expand(5, 32)),
+        ("head.weight", torch.ones(40).as_strided((5, 32), (1, 1))),
+        ("pos_embed", torch.ones(1).expand(1, 2**48, 32)),
+    ],
+    ids=["expanded", "overlapping", "of 32 PiB"],
+)
+def test_tensors_that_are_larger_than_their_file_are_refused(
+    tmp_path: Path, key: str, value: torch.Tensor, zipped: bool
+) -> None:
+    content = {**small().net.state_dict(), key: value}
+    torch.save(content, tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(UsageError, match=rf"w\.pth has tensors with more values than it holds, .*: {key}\. Re-save"):
+        load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+
+
+def test_tensors_that_share_their_values_are_read(tmp_path: Path) -> None:
+    model, shared = small(seed=1), torch.rand(40)
+    state = {**model.net.state_dict(), "norm.weight": shared[4:36], "norm.bias": shared[8:]}
+    model.net.load_state_dict(state)
+    torch.save(state, tmp_path / "w.pth")
+    again = load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+    assert weights_sha256(again.state_dict()) == weights_sha256(model.state_dict())
+
+
 @pytest.mark.timeout(20)
 def test_many_names_are_fast(tmp_path: Path) -> None:
     """The prefixes of all names were once compared with all names."""
