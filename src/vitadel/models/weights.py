@@ -27,6 +27,11 @@ _CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_
 _COUNTERS = ("n_averaged",)
 # containers are nested two or three levels deep; one in a pickle can contain itself
 _MOST_CONTAINERS = 8
+# the types of weights and of tables of indices; torch cannot convert some others
+_TYPES = {
+    getattr(torch, name)
+    for name in "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint8 bool".split()
+}
 # the header's key for a hash of the tensors and of the rest of the header
 _HASH = "vitadel.sha256"
 
@@ -79,7 +84,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     written = about.pop(_HASH, None)  # files of other libraries and of earlier versions have none
     if written is not None and written != _hash(tensors, about):
         raise UsageError(f"{path} is damaged: its content does not match the hash in its header. Use an intact file.")
-    return tensors, about
+    return {key: value for key, value in tensors.items() if _is_weight(key, value)}, about
 
 
 def read_external_weights(path: Path) -> dict[str, Tensor]:
@@ -156,7 +161,7 @@ def _is_weight(key: object, value: object) -> bool:
     if not isinstance(key, str) or key in _COUNTERS or not isinstance(value, Tensor):
         return False
     # networks here have no sparse, quantized or complex weights, and none without values
-    return value.layout is torch.strided and not (value.is_quantized or value.is_complex() or value.is_meta)
+    return value.layout is torch.strided and value.dtype in _TYPES and not value.is_meta
 
 
 def strip_prefix(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:

@@ -426,10 +426,14 @@ def test_entries_that_are_not_weights_are_ignored(tmp_path: Path) -> None:
     torch.save(more, tmp_path / "w.pth")
     again = load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
     assert torch.equal(again(torch.ones(1, 3, 8, 8)), model(torch.ones(1, 3, 8, 8)))
-    state["head.weight"] = state["head.weight"].to_sparse()
-    torch.save(state, tmp_path / "w.pth")
+    head = state["head.weight"]
+    for other in (head.to_sparse(), head.to(torch.complex64), head.to(torch.uint8).view(torch.bits8)):
+        torch.save({**state, "head.weight": other}, tmp_path / "w.pth")
+        with pytest.raises(UsageError, match=r"1 missing: head\.weight"):
+            load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+    write(tmp_path / "w.safetensors", {**state, "head.weight": head.to(torch.complex64)}, {})
     with pytest.raises(UsageError, match=r"1 missing: head\.weight"):
-        load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+        load(f"timm:test_vit@{tmp_path / 'w.safetensors'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
 
 
 def test_endless_files_are_not_read(tmp_path: Path) -> None:
