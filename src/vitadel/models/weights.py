@@ -28,10 +28,8 @@ _COUNTERS = ("n_averaged",)
 # containers are nested two or three levels deep; one in a pickle can contain itself
 _MOST_CONTAINERS = 8
 # the types of weights and of tables of indices; torch cannot convert some others
-_TYPES = {
-    getattr(torch, name)
-    for name in "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint8 bool".split()
-}
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 # the header's key for a hash of the tensors and of the rest of the header
 _HASH = "vitadel.sha256"
 
@@ -161,7 +159,7 @@ def _is_weight(key: object, value: object) -> bool:
     if not isinstance(key, str) or key in _COUNTERS or not isinstance(value, Tensor):
         return False
     # networks here have no sparse, quantized or complex weights, and none without values
-    return value.layout is torch.strided and value.dtype in _TYPES and not value.is_meta
+    return value.layout is torch.strided and value.dtype in _FLOATS + _INTEGERS and not value.is_meta
 
 
 def strip_prefix(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:
