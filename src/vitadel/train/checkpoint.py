@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from vitadel.core.errors import UsageError, short_reason
 from vitadel.core.files import parse_json, write_atomically
 from vitadel.core.numeric import CountOrZero, NonNegative, Probability, Range, check_number, check_ranges
+from vitadel.core.oom import is_out_of_memory
 from vitadel.models import Model, read_tensors, save, write_tensors
 from vitadel.runs.typed_json import from_json
 from vitadel.train.distributed import full_tensors, load_full_tensors, shard_like
@@ -104,9 +104,9 @@ class Checkpoints:
             tensors, about = read_tensors(path)
             state = _read_state(about[_KEY], path, total_steps)
             self._fill(tensors, state.step)
-        except torch.OutOfMemoryError:
-            raise
         except (UsageError, AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
             raise UsageError(
                 f"{path} is damaged ({short_reason(error)}). Delete it: the run then resumes from the checkpoint "
                 "before it."
