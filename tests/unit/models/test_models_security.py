@@ -7,6 +7,7 @@ import socket
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -341,6 +342,32 @@ def test_a_network_larger_than_memory_is_refused_before_it_is_built(monkeypatch:
     assert not built
     with pytest.raises(UsageError, match=r"takes [0-9,]+\.[0-9] GiB, and this machine has .* Choose smaller ones"):
         load("timm:test_vit", options={"depth": 100, "embed_dim": 2**16})
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "options"),
+    [
+        ("timm:levit_128s", {"image_size": 1536}, {}),
+        ("timm:swin_tiny_patch4_window7_224", {"image_size": 2048, "patch_size": 1}, {"embed_dim": 24}),
+        ("timm:swin_tiny_patch4_window7_224", {"image_size": 512}, {"embed_dim": 24, "window_size": 64}),
+    ],
+)
+def test_a_header_cannot_describe_tables_that_fill_the_memory(
+    tmp_path: Path, name: str, sizes: dict[str, int], options: dict[str, Option], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of a few megabytes with all weights of such a network took gigabytes to load."""
+    spec = json.dumps(asdict(replace(default_spec(name, options, 2), **sizes)))  # type: ignore[arg-type]
+    write(tmp_path / "m.safetensors", small().net.state_dict(), {SPEC_KEY: spec})
+    monkeypatch.setattr(loading, "build", lambda *args, **kwargs: pytest.fail("memory was spent"))
+    with pytest.raises(
+        UsageError, match=r"has tables of positions of [0-9]\.[0-9] GiB, more than 0\.5\. Choose a smal"
+    ):
+        load(tmp_path / "m.safetensors")
+
+
+def test_tables_of_large_images_are_allowed() -> None:
+    for name, size in (("timm:levit_128s", 1024), ("timm:swin_tiny_patch4_window7_224", 4096)):
+        build_on_meta(replace(default_spec(name, {}), image_size=size))
 
 
 def test_a_header_cannot_describe_more_than_the_weights_in_the_file(
