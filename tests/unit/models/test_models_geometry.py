@@ -68,10 +68,29 @@ def test_requested_sizes_are_resampled(file: Callable[[str], Path], x: Tensor) -
 
     assert read(image_size=64, patch_size=8)(torch.ones(1, 3, 64, 64)).shape == (1, 5)
     assert read(image_size=32, patch_size=4)(x.float()).shape == (2, 5)
-    assert read(patch_size=8)(torch.ones(1, 3, 224, 224)).shape == (1, 5)  # positions from 4 x 4 to 28 x 28
+    assert read(image_size=224, patch_size=8)(torch.ones(1, 3, 224, 224)).shape == (1, 5)  # from 4 x 4 to 28 x 28
     # an image size does not determine the patch size: patches of 8 would be resampled to 16
     with pytest.raises(UsageError, match=r"have patches of 8, .* Write --image-size 32 --patch-size 8 "):
         read(image_size=32)
+
+
+@pytest.mark.parametrize("family", NAMES)
+@pytest.mark.parametrize("patch", [8, 16, 56])
+def test_a_patch_size_alone_does_not_change_the_size_of_images(
+    file: Callable[[str], Path], family: str, patch: int
+) -> None:
+    """Positions of 4 x 4 patches of 8 became those of images of 224 x 224, which the weights have never seen."""
+    name, options = NAMES[family]
+    with pytest.raises(UsageError, match=r"of images of 32 x 32; .* 224 x 224 .* Write --image-size 32 --patch-size 8"):
+        load(f"{name}@{file(family)}", num_classes=5, options=options, patch_size=patch)
+
+
+def test_a_patch_size_alone_divides_the_same_images_into_other_patches(tmp_path: Path) -> None:
+    model = load("timm:test_vit", num_classes=5, options={"depth": 1})
+    torch.save(model.net.state_dict(), tmp_path / "w.pth")
+    again = load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, options={"depth": 1}, patch_size=8)
+    assert again.spec is not None
+    assert (again.spec.image_size, again.spec.patch_size) == (160, 8)
 
 
 def test_a_grid_alone_is_a_contradiction(tmp_path: Path) -> None:
