@@ -291,10 +291,9 @@ def _find(text: str) -> Path:
             return best
         if not final.exists():
             raise UsageError(f"{path} holds no finished checkpoint (checkpoints/best.safetensors). Train it first.")
-        if _was_selected(path):
+        if missing := _missing_selection(path):
             raise UsageError(
-                f"{best} is missing, the weights with the best hold-out score. Restore it, or name the last weights "
-                f"of the training instead: {final}."
+                f"{best} is missing, {missing}. Restore it, or name the last weights of the training instead: {final}."
             )
         return final
     if not path.exists():
@@ -316,12 +315,14 @@ def _timm_hint(text: str) -> str:
     return f" Did you mean timm:{text if near == [bare] else near[0]}?" if near else ""
 
 
-def _was_selected(run: Path) -> bool:
-    """Whether a training had hold-out scores, as its log says, and so wrote the best weights as well as the last."""
+def _missing_selection(run: Path) -> str:
+    """What a run folder without its best weights lacks; empty if its log has no hold-out scores to select them by."""
+    log = run / "log.jsonl"
     try:
-        return b'"event": "holdout"' in (run / "log.jsonl").read_bytes()
+        selected = b'"event": "holdout"' in log.read_bytes()
     except OSError:
-        return False
+        return f"and {log}, which says whether the training selected weights, cannot be read"
+    return "the weights with the best hold-out score" if selected else ""
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], ModelSpec]:
