@@ -8,6 +8,7 @@ CONTRIBUTING.md contains a complete example.
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.attacks import Engine
+from vitadel.attacks.oracle import in_own_precision
 from vitadel.core.distributed import Ranks
 from vitadel.core.files import write_json
 from vitadel.core.numeric import check_ranges
@@ -70,12 +72,22 @@ def run_study(study: Study, ctx: Context) -> StudyRecord:
         UsageError: If there are no images, or no threat for a study that needs one.
     """
     check_not_empty(ctx.images, "the set of images", "study")
-    with without_caller_modes(ctx.model):
+    with without_caller_modes(ctx.model), _rounding_pixels(ctx.model):
         if study.needs_threat:
             _ = ctx.required_threat  # raises if there is none
         study.run(ctx)
         ctx.ranks.barrier()
         return ctx.ranks.broadcast_from_first(lambda: _summarized(study, ctx))
+
+
+@contextmanager
+def _rounding_pixels(model: nn.Module) -> Iterator[None]:
+    """Context manager: a model in half precision takes pixels in float32, as in `evaluate`."""
+    handle = model.register_forward_pre_hook(lambda model, args: (in_own_precision(model, args[0]), *args[1:]))
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 def study(

@@ -11,6 +11,12 @@ from vitadel.core.errors import UsageError
 Returned = TypeVar("Returned")
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that the memory of a device or of the machine is full."""
+    # on a CPU, torch raises a plain RuntimeError
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "DefaultCPUAllocator" in str(error)
+
+
 def in_batches(
     index: Tensor | Sequence[int], batch_size: int, work: Callable[[Tensor], Returned]
 ) -> Iterator[tuple[Tensor, Returned]]:
@@ -32,7 +38,9 @@ def in_batches(
         part = remaining[:batch_size]
         try:
             result = work(part)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             if len(part) == 1:
                 raise_out_of_memory()
             batch_size = len(part) // 2

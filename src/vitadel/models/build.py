@@ -24,6 +24,8 @@ from vitadel.models.wide_resnet import WideResNet
 if TYPE_CHECKING:
     from timm.models import PretrainedCfg
 
+# bytes of the tables of LeViT, Swin and BEiT, which are in no file: they grow with the fourth power of the image size
+_MOST_TABLES = 2**29
 # a registered name, and the tag of its published weights
 _TIMM_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)?")
 
@@ -115,7 +117,7 @@ def build_on_meta(spec: ModelSpec) -> nn.Module:
     """The network of this spec on the meta device: its shapes, without memory for weights.
 
     Raises:
-        UsageError: If there is no such network, its token grid does not tile the image, or it does not fit into memory.
+        UsageError: If there is no such network, its token grid does not tile the image, or it takes too much memory.
     """
     with torch.device("meta"):
         net = build(spec, seed=0)
@@ -125,6 +127,12 @@ def build_on_meta(spec: ModelSpec) -> nn.Module:
         raise UsageError(
             f"{spec.name} with these sizes and options takes {size / 2**30:,.1f} GiB, and this machine has "
             f"{most / 2**30:,.1f}. Choose smaller ones."
+        )
+    stored = net.state_dict()
+    if (tables := sum(table.nbytes for name, table in net.named_buffers() if name not in stored)) > _MOST_TABLES:
+        raise UsageError(
+            f"{spec.name} with these sizes and options has tables of positions of {tables / 2**30:,.1f} GiB, more than "
+            f"{_MOST_TABLES / 2**30:,.1f}. Choose a smaller image_size or other options."
         )
     return net
 

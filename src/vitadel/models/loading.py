@@ -46,9 +46,10 @@ def load(
             which only tensors are read); `zoo:NAME`; a run folder; or a checkpoint of Vitadel. `MODEL+FILE` adds
             adapters that `save_adapters` wrote, `MODEL#HEAD` chooses the output head of a model with adapters.
         num_classes: Number of classes; if the weights have another number, the head is replaced by a new one.
-        image_size: Image size; position embeddings are resampled if needed. Weights of another geometry are refused if
-            neither this nor `patch_size` is given.
-        patch_size: Patch size; the patch kernel is resampled if needed.
+        image_size: Image size; position embeddings are resampled if needed. If it is not given, weights of images of
+            another size are refused.
+        patch_size: Patch size; the patch kernel is resampled if needed. If it is not given, weights with other patches
+            are refused.
         normalization: Mean and standard deviation; by default timm's for the architecture. `RAW_PIXELS` is none.
         options: Further arguments of the architecture's constructor, such as `{"depth": 6}`.
         pretrained: Download timm's published weights.
@@ -230,19 +231,20 @@ def _fitted(
 def _check_geometry(
     spec: ModelSpec, net: nn.Module, state: Mapping[str, Tensor], text: str, changes: Mapping[str, Any]
 ) -> None:
-    """Refuse weights of another geometry if no size was given: resampling would silently make the model worse."""
+    """Refuse weights of another geometry if it was not requested: resampling would silently make the model worse."""
     family = family_of(net)
     seen, built = family.geometry(state, net), family.geometry(net.state_dict(), net)
-    resized = not changes.keys().isdisjoint(("image_size", "patch_size"))
-    other_kernel = "patch_size" not in changes and seen.kernel not in (None, built.kernel)
-    other_grid = not resized and seen.grid not in (None, built.grid)
-    other_window = not resized and seen.window not in (None, built.window)
-    if not (other_kernel or other_grid or other_window):
-        return
     patch = family.patch_size(net)
     # a hybrid's kernel does not act on the image; there, a token covers as many pixels as in the network built
     pixels = seen.kernel if patch is not None else spec.image_size // (built.grid or spec.image_size)
     size = pixels * seen.grid if pixels and seen.grid else None
+    sized, patched = "image_size" in changes, "patch_size" in changes
+    other_kernel = not patched and seen.kernel not in (None, built.kernel)
+    # other patches of the same images have another grid
+    other_grid = size not in (None, spec.image_size) if patched else seen.grid not in (None, built.grid)
+    other_window = not patched and seen.window not in (None, built.window)
+    if not (other_kernel or (not sized and (other_grid or other_window))):
+        return
     geometry = [
         f"patches of {seen.kernel}" if seen.kernel and patch is not None else "",
         f"a grid of {seen.grid} x {seen.grid} tokens" if seen.grid else "",
@@ -289,10 +291,9 @@ def _find(text: str) -> Path:
             return best
         if not final.exists():
             raise UsageError(f"{path} holds no finished checkpoint (checkpoints/best.safetensors). Train it first.")
-        if _was_selected(path):
+        if missing := _missing_selection(path):
             raise UsageError(
-                f"{best} is missing, the weights with the best hold-out score. Restore it, or name the last weights "
-                f"of the training instead: {final}."
+                f"{best} is missing, {missing}. Restore it, or name the last weights of the training instead: {final}."
             )
         return final
     if not path.exists():
@@ -314,12 +315,14 @@ def _timm_hint(text: str) -> str:
     return f" Did you mean timm:{text if near == [bare] else near[0]}?" if near else ""
 
 
-def _was_selected(run: Path) -> bool:
-    """Whether a training had hold-out scores, as its log says, and so wrote the best weights as well as the last."""
+def _missing_selection(run: Path) -> str:
+    """What a run folder without its best weights lacks; empty if its log has no hold-out scores to select them by."""
+    log = run / "log.jsonl"
     try:
-        return b'"event": "holdout"' in (run / "log.jsonl").read_bytes()
+        selected = b'"event": "holdout"' in log.read_bytes()
     except OSError:
-        return False
+        return f"and {log}, which says whether the training selected weights, cannot be read"
+    return "the weights with the best hold-out score" if selected else ""
 
 
 def _read_checkpoint(path: Path) -> tuple[dict[str, Tensor], ModelSpec]:

@@ -17,8 +17,9 @@ from vitadel.models.spec import Option
 # words are looked up in timm's tables of names
 _OPTIONS = {
     "blocks": "depth depth_token_only cls_attn_layers",
-    "size": "base_width block_reduce_first cardinality embed_dim head_dim key_dim num_heads output_stride stem_chs "
-    "stem_width width_factor window_size",
+    "size": "base_width block_reduce_first cardinality embed_dim head_dim key_dim output_stride stem_chs stem_width "
+    "window_size",
+    "times": "num_heads width_factor",
     "count": "reg_tokens",
     "rate": "attn_drop_rate drop_block_rate drop_path_rate drop_rate patch_drop_rate pos_drop_rate proj_drop_rate",
     "factor": "attn_ratio bottle_ratio eta init_values ls_init_value mlp_ratio mlp_ratio_token_only",
@@ -28,7 +29,7 @@ _OPTIONS = {
     "word": "act_layer attn_act_layer down_op global_pool norm_layer pos_embed stem_type weight_init",
 }
 _KIND = {option: kind for kind, options in _OPTIONS.items() for option in options.split()}
-_INTEGERS = {"blocks": (1, 256), "size": (1, 65_536), "count": (0, 65_536)}
+_INTEGERS = {"blocks": (1, 256), "size": (1, 65_536), "times": (1, 1024), "count": (0, 65_536)}
 _NUMBERS = {"rate": (0, 1), "factor": (0, 1000)}
 _WORD = re.compile(r"[a-z0-9_]{0,32}")
 # options for which `load` has an argument

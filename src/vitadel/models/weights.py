@@ -27,6 +27,9 @@ _CONTAINERS = ("state_dict_ema", "model_ema", "ema", "state_dict", "model_state_
 _COUNTERS = ("n_averaged",)
 # containers are nested two or three levels deep; one in a pickle can contain itself
 _MOST_CONTAINERS = 8
+# the types of weights and of tables of indices; torch cannot convert some others
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 # the header's key for a hash of the tensors and of the rest of the header
 _HASH = "vitadel.sha256"
 
@@ -79,7 +82,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     written = about.pop(_HASH, None)  # files of other libraries and of earlier versions have none
     if written is not None and written != _hash(tensors, about):
         raise UsageError(f"{path} is damaged: its content does not match the hash in its header. Use an intact file.")
-    return tensors, about
+    return {key: value for key, value in tensors.items() if _is_weight(key, value)}, about
 
 
 def read_external_weights(path: Path) -> dict[str, Tensor]:
@@ -96,6 +99,12 @@ def read_external_weights(path: Path) -> dict[str, Tensor]:
     tensors = _weights_in(content)
     if not tensors:
         raise UsageError(f"{path} holds no weights that can be found. Re-save its state dict alone.")
+    # an expanded tensor: a file of a few bytes could claim any size, and every copy would take it
+    if repeated := [key for key, value in tensors.items() if value.nbytes > value.untyped_storage().nbytes()]:
+        raise UsageError(
+            f"{path} has tensors with more values than it holds, which repeats some: {_few(repeated)}. "
+            "Re-save its state dict with contiguous() called on every tensor."
+        )
     return tensors
 
 
@@ -150,7 +159,7 @@ def _is_weight(key: object, value: object) -> bool:
     if not isinstance(key, str) or key in _COUNTERS or not isinstance(value, Tensor):
         return False
     # networks here have no sparse, quantized or complex weights, and none without values
-    return value.layout is torch.strided and not (value.is_quantized or value.is_complex() or value.is_meta)
+    return value.layout is torch.strided and value.dtype in _FLOATS + _INTEGERS and not value.is_meta
 
 
 def strip_prefix(state: Mapping[str, Tensor], wanted: Iterable[str]) -> dict[str, Tensor]:

@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from vitadel import models
 from vitadel.core.device import device_name
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.core.files import slug, write_json
+from vitadel.core.oom import is_out_of_memory
 from vitadel.core.progress import DeferredProgress, ProgressCallback, prefixed, silent
 from vitadel.core.stats import Accuracy
 from vitadel.recipes.axes import AXES, Axis, Value
@@ -137,7 +136,9 @@ def _train_and_evaluate(
                 _study(sweep, one, folder, study, evaluate, notify)
         if one.trained is not None and _is_finished(folder):
             columns += _hours(sweep, one, folder)
-    except (UsageError, torch.OutOfMemoryError) as error:
+    except (UsageError, RuntimeError, MemoryError) as error:
+        if not isinstance(error, UsageError) and not is_out_of_memory(error):
+            raise
         reason = str(error).partition("\n")[0]
         if Ranks.of_launch().rank == 0:
             run.log("failed", combination=one.name, reason=reason)

@@ -5,20 +5,30 @@ learning rate is a function of the step.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from vitadel.core.errors import UsageError
-from vitadel.core.files import write_atomically
+from vitadel.core.errors import UsageError, short_reason
+from vitadel.core.files import parse_json, write_atomically
+from vitadel.core.numeric import CountOrZero, NonNegative, Probability, Range, check_number, check_ranges
+from vitadel.core.oom import is_out_of_memory
 from vitadel.models import Model, read_tensors, save, write_tensors
+from vitadel.runs.typed_json import from_json
 from vitadel.train.distributed import full_tensors, load_full_tensors, shard_like
 
 _KEPT = 2
+_KEY = "vitadel.training"  # of the header
+# what the optimizers of `train.optim` keep for a weight
+_SLOTS = {"AdamW": {"step", "exp_avg", "exp_avg_sq"}, "Lion": {"exp_avg"}, "SGD": {"momentum_buffer"}}
+# a score of a validation, and a sum of values that are logged
+_Float = Annotated[float, Range(ge=-3e38, le=3e38)]
+# millions of images for thousands of epochs
+_Images = Annotated[int, Range(ge=0, le=2**53)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +47,15 @@ class TrainState:
         unlogged: Sums for the means in the next line of the log, and their numbers of updates.
     """
 
-    step: int = 0
-    best: float | None = None
-    rollbacks: int = 0
-    real: int = 0
-    synthetic: int = 0
-    device_hours: float = 0.0
-    joules: float = 0.0
-    robust: float | None = None
-    unlogged: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    step: CountOrZero = 0
+    best: _Float | None = None
+    rollbacks: CountOrZero = 0
+    real: _Images = 0
+    synthetic: _Images = 0
+    device_hours: NonNegative = 0.0
+    joules: NonNegative = 0.0
+    robust: Probability | None = None
+    unlogged: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -67,26 +77,21 @@ class Checkpoints:
     def save(self, state: TrainState) -> None:
         """Write the newest checkpoint, then delete all but the two newest."""
         tensors = {f"{name}.{key}": value for name, net in self.nets.items() for key, value in net.state_dict().items()}
-        numbers: dict[str, object] = {}
         for index, slots in self.optimizer.state_dict()["state"].items():
-            for slot, value in slots.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimizer.{index}.{slot}"] = value
-                else:
-                    numbers[f"{index}.{slot}"] = value
+            tensors |= {f"optimizer.{index}.{slot}": value for slot, value in slots.items()}
         tensors = full_tensors(tensors)
         if not self.writes:
             return
-        about = {"progress": asdict(state), "optimizer": numbers}
-        path = self.folder / f"step-{state.step:09d}.safetensors"
-        write_atomically(
-            path, lambda temporary: write_tensors(temporary, tensors, {"vitadel.training": json.dumps(about)})
-        )
+        about = {_KEY: json.dumps({"progress": asdict(state)})}
+        write_atomically(_path(self.folder, state.step), lambda temporary: write_tensors(temporary, tensors, about))
         for old in self._paths()[:-_KEPT]:
             old.unlink()
 
-    def load(self) -> TrainState | None:
+    def load(self, total_steps: int) -> TrainState | None:
         """Load the newest checkpoint into networks and optimizer; None if there is none.
+
+        Args:
+            total_steps: The updates of the whole training; no checkpoint has more.
 
         Raises:
             UsageError: If it is damaged.
@@ -97,14 +102,14 @@ class Checkpoints:
         path = paths[-1]
         try:
             tensors, about = read_tensors(path)
-            content = json.loads(about["vitadel.training"])
-            state = TrainState(**content["progress"])
-            self._fill(tensors, content["optimizer"])
-        except torch.OutOfMemoryError:
-            raise
+            state = _read_state(about[_KEY], path, total_steps)
+            self._fill(tensors, state.step)
         except (UsageError, AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
             raise UsageError(
-                f"{path} is damaged ({error}). Delete it: the run then resumes from the checkpoint before it."
+                f"{path} is damaged ({short_reason(error)}). Delete it: the run then resumes from the checkpoint "
+                "before it."
             ) from error
         return state
 
@@ -124,22 +129,57 @@ class Checkpoints:
             path = self.folder / f"{name}.safetensors"
             write_atomically(path, lambda temporary: save(model, temporary, about, tensors=tensors))
 
-    def _fill(self, tensors: Mapping[str, Tensor], numbers: Mapping[str, object]) -> None:
+    def _fill(self, tensors: Mapping[str, Tensor], step: int) -> None:
         for name, net in self.nets.items():
             own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
             load_full_tensors(net, own)
         groups = self.optimizer.state_dict()["param_groups"]
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        slots: dict[int, dict[str, object]] = {}
+        state: dict[int, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             kind, _, rest = key.partition(".")
             if kind == "optimizer":
                 index, _, slot = rest.partition(".")
-                slots.setdefault(int(index), {})[slot] = shard_like(value, parameters[int(index)])
-        for key, number in numbers.items():
-            index, _, slot = key.partition(".")
-            slots.setdefault(int(index), {})[slot] = number
-        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+                state.setdefault(int(index), {})[slot] = value
+        wanted = _SLOTS.get(type(getattr(self.optimizer, "optimizer", self.optimizer)).__name__)
+        for number, slots in state.items():
+            if number not in range(len(parameters)):
+                raise ValueError(f"the optimizer has a weight {number}, and the network {len(parameters)}")
+            _check_slots(number, slots, wanted, parameters[number], step)
+            state[number] = {slot: shard_like(value, parameters[number]) for slot, value in slots.items()}
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
 
     def _paths(self) -> list[Path]:
         return sorted(self.folder.glob("step-*.safetensors"))
+
+
+def _path(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:09d}.safetensors"
+
+
+def _read_state(text: str, path: Path, total_steps: int) -> TrainState:
+    """The state in the header of a file that may be forged; its numbers decide how much is computed."""
+    content: Any = parse_json(text)
+    state = from_json(TrainState, content["progress"], "its header", "")
+    check_ranges(state)
+    check_number("its step", Annotated[int, Range(ge=0, le=total_steps)], state.step)
+    for name, (total, updates) in state.unlogged.items():
+        check_number(f"unlogged.{name}", _Float, total)
+        check_number(f"the updates of unlogged.{name}", Annotated[int, Range(ge=1, le=max(1, state.step))], updates)
+    if path != _path(path.parent, state.step):
+        raise ValueError(f"it is of step {state.step}")
+    return state
+
+
+def _check_slots(
+    number: int, slots: Mapping[str, Tensor], wanted: Collection[str] | None, parameter: Tensor, step: int
+) -> None:
+    """Refuse what an optimizer would fail on later: tensors missing, or unlike their weight."""
+    if wanted is not None and slots.keys() != wanted:
+        raise ValueError(f"the optimizer has {sorted(slots)} of weight {number}, not {sorted(wanted)}")
+    for slot, value in slots.items():
+        shape = () if slot == "step" else parameter.shape
+        if value.shape != shape or not value.is_floating_point():
+            raise ValueError(f"{slot} of weight {number} is {value.dtype} {list(value.shape)}, not {list(shape)}")
+        if slot == "step" and not 0 <= float(value) <= step:
+            raise ValueError(f"step of weight {number} is {float(value)}, not from 0 to {step}")

@@ -341,7 +341,7 @@ class Trainer:
 
     def _load_checkpoint(self) -> TrainState | None:
         """Load the newest checkpoint; no process writes the next one before all have read this one."""
-        state = self.checkpoints.load()
+        state = self.checkpoints.load(self.total_steps)
         self.accelerator.wait_for_everyone()
         return state
 

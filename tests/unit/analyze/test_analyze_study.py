@@ -1,12 +1,13 @@
 """A study from beginning to end, the one of CONTRIBUTING.md: it resumes, ranks share it, and it can be read again."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from study_models import studied_in  # type: ignore[import-not-found]
+from study_models import hooks, noisy_weights, studied_in  # type: ignore[import-not-found]
 from torch import Tensor, nn
 
 from vitadel.analyze import STUDIES, Study, map_chunks, run_study, study, tensor_context
@@ -14,6 +15,7 @@ from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, InMemory, Split, Squash
 from vitadel.evaluate.context import Context
+from vitadel.models import load
 from vitadel.runs import ResultFolder
 from vitadel.runs.schema import read_study
 
@@ -63,6 +65,23 @@ def test_a_study_measures_and_summarizes(confidence: Any, x: Tensor) -> None:
     assert study(Brightness(), x, Y, confidence(top=2))["mean"] == pytest.approx(1)
     with pytest.raises(UsageError, match=r"Confidence\.top must be at least 1"):
         study(Brightness(), x, Y, confidence(top=0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["lesion", "restricted-attention", "saliency", "feature-visualization", "correlation"])
+def test_a_network_in_half_precision_has_the_results_of_its_copy_in_float32(name: str, dtype: torch.dtype) -> None:
+    net = load("timm:test_vit", num_classes=3, image_size=16, patch_size=4, options={"depth": 2})
+    half = noisy_weights(net, 0.1).to(dtype)
+    x = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    whole = copy.deepcopy(half).float()
+    y, settings, before = whole(x).argmax(1), STUDIES[name](), hooks(half)
+    if name == "feature-visualization":
+        settings = replace(settings, steps=1, coordinates=(0,))  # type: ignore[type-var]
+    results = [study(one, x, y, settings)["summary"] for one in (half, whole)]
+    if name != "feature-visualization":  # its sentence has rounded logits
+        assert results[0] == results[1]
+    assert {weight.dtype for weight in half.parameters()} == {dtype}
+    assert hooks(half) == before
 
 
 def test_an_interrupted_study_resumes_at_the_next_image(confidence: Any, x: Tensor, tmp_path: Path) -> None:

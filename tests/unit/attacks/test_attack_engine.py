@@ -4,7 +4,7 @@ Shape letters: B items, K classes.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
@@ -88,8 +88,8 @@ def run_engine(
 def assert_same(one: dict[int, ImageResult], other: dict[int, ImageResult]) -> None:
     assert one.keys() == other.keys()
     for number, result in one.items():
-        for field in ("success", "prediction", "forwards", "backwards", "zero_gradients", "rejected"):
-            assert getattr(result, field) == getattr(other[number], field), (number, field)
+        for name in ("success", "prediction", "forwards", "backwards", "zero_gradients", "rejected"):
+            assert getattr(result, name) == getattr(other[number], name), (number, name)
         torch.testing.assert_close(result.x_adv, other[number].x_adv, rtol=0, atol=1e-12)
         assert result.distance == pytest.approx(other[number].distance, abs=1e-12)
 
@@ -450,6 +450,7 @@ class Small:
 
     most: int
     from_call: int = 0
+    error: Exception = field(default_factory=lambda: torch.OutOfMemoryError("full"))
     calls: int = 0
     refused: int = 0
 
@@ -457,18 +458,31 @@ class Small:
         self.calls += 1
         if len(x) > self.most and self.calls > self.from_call:
             self.refused += 1
-            raise torch.OutOfMemoryError("full")
+            raise self.error
         return net()(x)
+
+
+FULL = (torch.OutOfMemoryError("full"), RuntimeError("DefaultCPUAllocator: can't allocate memory"))
 
 
 @pytest.mark.parametrize("name", ["apgd", "apgd-t", "apgd-restarts", "fab-t", "square", "pgd"])
 @pytest.mark.parametrize("from_call", [0, 4])
-def test_out_of_memory_halves_the_batch_and_changes_nothing(name: str, from_call: int) -> None:
+@pytest.mark.parametrize("error", FULL, ids=["GPU", "CPU"])
+def test_out_of_memory_halves_the_batch_and_changes_nothing(name: str, from_call: int, error: Exception) -> None:
     attack, threat = SEARCHES[name]
-    model = Small(attack.num_branches(CLASSES), from_call)
+    model = Small(attack.num_branches(CLASSES), from_call, error)
     result = run_engine(attack, threat, Engine(batch_size=64), model=model)
     assert model.refused >= 1
     assert_same(result, run_engine(attack, threat))
+
+
+@pytest.mark.parametrize("from_call", [0, 4])
+def test_other_errors_of_the_model_are_not_hidden(from_call: int) -> None:
+    attack, threat = SEARCHES["apgd"]
+    model = Small(1, from_call, RuntimeError("a mistake in the model"))
+    with pytest.raises(RuntimeError, match="a mistake in the model"):
+        run_engine(attack, threat, model=model)
+    assert model.refused == 1
 
 
 def test_an_image_that_does_not_fit_is_an_error() -> None:

@@ -437,6 +437,18 @@ def test_logits_beyond_the_range_of_half_precision() -> None:
     assert choose(steep, Engine(precision="fp16")).precision == "bf16"
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError])
+def test_a_search_that_does_not_fit_is_not_tried_in_wider_precision(error: type[RuntimeError]) -> None:
+    def full(z: Tensor) -> Tensor:
+        if z.dtype == torch.bfloat16:
+            raise error("DefaultCPUAllocator: can't allocate memory")
+        return z
+
+    x, _ = images()
+    with pytest.raises(error, match="can't allocate memory"):
+        search_model(Altered(after=full), x, "bf16")
+
+
 def test_a_model_that_cannot_be_cast_is_searched_in_float32() -> None:
     fixed = torch.eye(5)
 

@@ -71,6 +71,8 @@ def test_normalizations_fit_into_float32(mean: float, std: float, fits: bool) ->
     [
         ("depth", (1, 256), (0, 257, 2.0, True, "2")),
         ("embed_dim", (1, 65_536), (0, 65_537, 2.0)),
+        ("num_heads", (1, 1024), (0, 1025, 65_536, 2.0)),
+        ("width_factor", (1, 1024), (0, 1025)),
         ("reg_tokens", (0, 65_536), (-1, 65_537)),
         ("drop_rate", (0, 0.5, 1), (-0.1, 1.1, float("nan"), True)),
         ("init_values", (0, 1e-5, 1000), (-1e-9, 1001, float("inf"))),

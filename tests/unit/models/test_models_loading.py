@@ -246,6 +246,7 @@ def test_a_run_folder_loads_its_best_checkpoint(tmp_path: Path) -> None:
         load(tmp_path / "run")
     final, best = small(seed=1), small(seed=2)
     save(final, folder / "final.safetensors")
+    (tmp_path / "run" / "log.jsonl").touch()
     assert weights(load(tmp_path / "run")) == weights(final)
     save(best, folder / "best.safetensors")
     assert weights(load(str(tmp_path / "run"))) == weights(best)
@@ -281,6 +282,12 @@ def test_the_last_checkpoint_does_not_replace_the_best(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"best\.safetensors is missing, .* instead: .*run/checkpoints/final\.safet"):
         load(run.folder)
     assert weights(load(run.checkpoints / "final.safetensors")) == weights(small(seed=1))
+    (run.folder / "log.jsonl").unlink()  # nothing says any more whether weights were selected
+    with pytest.raises(
+        UsageError,
+        match=r"best\.safetensors is missing, and .*log\.jsonl, which says whether .* instead: .*/final\.safetensors",
+    ):
+        load(run.folder)
 
 
 def test_a_name_that_is_too_long_is_a_usage_error(tmp_path: Path) -> None:
@@ -426,6 +433,7 @@ def test_the_fingerprint_distinguishes_values_and_names() -> None:
 def test_moved_run_folder_loads_from_its_new_place(tmp_path: Path) -> None:
     (tmp_path / "a" / "checkpoints").mkdir(parents=True)
     save(small(seed=5), tmp_path / "a" / "checkpoints" / "final.safetensors")
+    (tmp_path / "a" / "log.jsonl").touch()
     shutil.move(tmp_path / "a", tmp_path / "b")
     assert weights(load(tmp_path / "b")) == weights(small(seed=5))
 

@@ -7,6 +7,7 @@ import socket
 import struct
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -343,6 +344,30 @@ def test_a_network_larger_than_memory_is_refused_before_it_is_built(monkeypatch:
         load("timm:test_vit", options={"depth": 100, "embed_dim": 2**16})
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "options"),
+    [
+        ("timm:levit_128s", {"image_size": 1536}, {}),
+        ("timm:swin_tiny_patch4_window7_224", {"image_size": 2048, "patch_size": 1}, {"embed_dim": 24}),
+        ("timm:swin_tiny_patch4_window7_224", {"image_size": 512}, {"embed_dim": 24, "window_size": 64}),
+    ],
+)
+def test_a_header_cannot_describe_tables_that_fill_the_memory(
+    tmp_path: Path, name: str, sizes: dict[str, int], options: dict[str, Option], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of a few megabytes with all weights of such a network took gigabytes to load."""
+    spec = json.dumps(asdict(replace(default_spec(name, options, 2), **sizes)))  # type: ignore[arg-type]
+    write(tmp_path / "m.safetensors", small().net.state_dict(), {SPEC_KEY: spec})
+    monkeypatch.setattr(loading, "build", lambda *args, **kwargs: pytest.fail("memory was spent"))
+    with pytest.raises(UsageError, match=r"has tables of positions of [0-9]\.[0-9] GiB, more than 0\.5\. Choose a "):
+        load(tmp_path / "m.safetensors")
+
+
+def test_tables_of_large_images_are_allowed() -> None:
+    for name, size in (("timm:levit_128s", 1024), ("timm:swin_tiny_patch4_window7_224", 4096)):
+        build_on_meta(replace(default_spec(name, {}), image_size=size))
+
+
 def test_a_header_cannot_describe_more_than_the_weights_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -426,10 +451,14 @@ def test_entries_that_are_not_weights_are_ignored(tmp_path: Path) -> None:
     torch.save(more, tmp_path / "w.pth")
     again = load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
     assert torch.equal(again(torch.ones(1, 3, 8, 8)), model(torch.ones(1, 3, 8, 8)))
-    state["head.weight"] = state["head.weight"].to_sparse()
-    torch.save(state, tmp_path / "w.pth")
+    head = state["head.weight"]
+    for other in (head.to_sparse(), head.to(torch.complex64), head.to(torch.uint8).view(torch.bits8)):
+        torch.save({**state, "head.weight": other}, tmp_path / "w.pth")
+        with pytest.raises(UsageError, match=r"1 missing: head\.weight"):
+            load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+    write(tmp_path / "w.safetensors", {**state, "head.weight": head.to(torch.complex64)}, {})
     with pytest.raises(UsageError, match=r"1 missing: head\.weight"):
-        load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+        load(f"timm:test_vit@{tmp_path / 'w.safetensors'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
 
 
 def test_endless_files_are_not_read(tmp_path: Path) -> None:
@@ -458,6 +487,34 @@ def test_archives_that_expand_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "w.pth").write_bytes(content)
     with pytest.raises(UsageError, match=r"w\.pth .*\(its entries are larger than the file\)"):
         load(f"timm:test_vit@{tmp_path / 'w.pth'}")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("head.weight", torch.ones(1).expand(5, 32)),
+        ("head.weight", torch.ones(40).as_strided((5, 32), (1, 1))),
+        ("pos_embed", torch.ones(1).expand(1, 2**48, 32)),
+    ],
+    ids=["expanded", "overlapping", "of 32 PiB"],
+)
+def test_tensors_that_are_larger_than_their_file_are_refused(
+    tmp_path: Path, key: str, value: torch.Tensor, zipped: bool
+) -> None:
+    content = {**small().net.state_dict(), key: value}
+    torch.save(content, tmp_path / "w.pth", _use_new_zipfile_serialization=zipped)
+    with pytest.raises(UsageError, match=rf"w\.pth has tensors with more values than it holds, .*: {key}\. Re-save"):
+        load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+
+
+def test_tensors_that_share_their_values_are_read(tmp_path: Path) -> None:
+    model, shared = small(seed=1), torch.rand(40)
+    state = {**model.net.state_dict(), "norm.weight": shared[4:36], "norm.bias": shared[8:]}
+    model.net.load_state_dict(state)
+    torch.save(state, tmp_path / "w.pth")
+    again = load(f"timm:test_vit@{tmp_path / 'w.pth'}", num_classes=5, image_size=8, patch_size=4, options=SMALL)
+    assert weights_sha256(again.state_dict()) == weights_sha256(model.state_dict())
 
 
 @pytest.mark.timeout(20)

@@ -269,6 +269,25 @@ def test_a_failing_combination_does_not_stop_the_others(tmp_path: Path, trained:
     assert trained == ["lr=1e30,seed=0", "lr=1e-3,seed=0", "lr=1e30,seed=0"]
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_a_combination_that_does_not_fit_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+) -> None:
+    def train(recipe: Recipe, folder: Path, **more: object) -> object:
+        if recipe.seed == 0:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory" if full else "a mistake")
+        return train_recipe(recipe, folder, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(module, "train_recipe", train)
+    if full:
+        broken, fine = run_sweep(sweep("seed=0,1"), tmp_path).rows
+        assert (broken.state, fine.state) == ("failed", "done")
+        assert broken.reason == "DefaultCPUAllocator: can't allocate memory"
+    else:
+        with pytest.raises(RuntimeError, match="a mistake"):
+            run_sweep(sweep("seed=0,1"), tmp_path)
+
+
 def test_a_lost_log_changes_no_score_and_a_lost_checkpoint_is_named(tmp_path: Path, trained: list[str]) -> None:
     made = sweep("seed=0,1")
     before = run_sweep(made, tmp_path)

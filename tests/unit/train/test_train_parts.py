@@ -1,5 +1,6 @@
 """The parts of training that have a closed form."""
 
+import json
 import math
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from torch import nn
 from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.data import InMemory, Split
+from vitadel.models import read_tensors, write_tensors
 from vitadel.train import SGD, AdamW, Lion, Mixing, OptimizerConfig, PadCrop, TrainingConfig, learning_rate
 from vitadel.train.checkpoint import Checkpoints, TrainState
 from vitadel.train.setup import make_sampler
@@ -165,7 +167,7 @@ def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
         "step-000000004.safetensors",
         "step-000000030.safetensors",
     ]
-    assert checkpoints.load() == TrainState(step=30, best=0.5)
+    assert checkpoints.load(30) == TrainState(step=30, best=0.5)
     assert net.weight.unique().tolist() == [30]
 
 
@@ -174,4 +176,103 @@ def test_a_process_that_does_not_write_leaves_checkpoints_alone(tmp_path: Path) 
     checkpoints = Checkpoints(tmp_path, {"model": net}, SGD(lr=0.1).build(net), writes=False)
     checkpoints.save(TrainState(step=1))
     assert not list(tmp_path.iterdir())
-    assert checkpoints.load() is None
+    assert checkpoints.load(1) is None
+
+
+FORGED: dict[str, object] = {
+    "step": 10**9,
+    "best": float("nan"),
+    "robust": 1.5,
+    "rollbacks": -1,
+    "real": 2.5,
+    "synthetic": 2**60,
+    "device_hours": float("inf"),
+    "joules": "1",
+    "unlogged": {"loss": [1.0, 0]},
+}
+
+
+def forge(path: Path, progress: dict[str, object], tensors: dict[str, torch.Tensor | None]) -> None:
+    """Change a checkpoint, with a hash that matches; a tensor of None is left out."""
+    values, about = read_tensors(path)
+    header = json.loads(about["vitadel.training"])
+    kept = {name: value for name, value in {**values, **tensors}.items() if value is not None}
+    write_tensors(path, kept, {"vitadel.training": json.dumps({"progress": header["progress"] | progress})})
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> tuple[Checkpoints, Path]:
+    """A checkpoint after two of four updates, with the state of AdamW."""
+    net = nn.Linear(2, 2)
+    optimizer = AdamW(lr=0.1).build(net)
+    for _ in range(2):
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    checkpoints = Checkpoints(tmp_path, {"model": net}, optimizer, writes=True)
+    checkpoints.save(TrainState(step=2, unlogged={"loss": (3.0, 2)}))
+    return checkpoints, tmp_path / "step-000000002.safetensors"
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        *({name: value} for name, value in FORGED.items()),
+        {"step": -1},
+        {"step": 2.0},
+        {"step": True},
+        {"step": None},
+        {"step": 3},  # not that of its name
+        {"best": "0.5"},
+        {"best": [0.5]},
+        {"real": -1},
+        {"joules": -1.0},
+        {"unlogged": [1.0, 1]},
+        {"unlogged": {"loss": 1.0}},
+        {"unlogged": {"loss": [1.0, 3]}},
+        {"unlogged": {"loss": [float("nan"), 1]}},
+        {"unlogged": {"loss": [1e300, 1]}},
+    ],
+    ids=str,
+)
+def test_a_forged_progress_is_damage(checkpoint: tuple[Checkpoints, Path], progress: dict[str, object]) -> None:
+    checkpoints, path = checkpoint
+    state = TrainState(step=2, unlogged={"loss": (3.0, 2)})
+    assert checkpoints.load(4) == state
+    forge(path, {}, {})
+    assert checkpoints.load(4) == state
+    forge(path, progress, {})
+    with pytest.raises(UsageError, match=rf"{path.name} is damaged \(.*{next(iter(progress))}.*Delete it") as refused:
+        checkpoints.load(4)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_checkpoint_beyond_the_end_of_the_training_is_damage(checkpoint: tuple[Checkpoints, Path]) -> None:
+    with pytest.raises(UsageError, match=r"is damaged \(its step must lie in \[0, 1\], got 2"):
+        checkpoint[0].load(1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("optimizer.0.exp_avg", None),
+        ("optimizer.0.exp_avg", torch.ones(3)),
+        ("optimizer.0.exp_avg", torch.tensor(1.0)),
+        ("optimizer.0.exp_avg", torch.ones(2, dtype=torch.int64)),
+        ("optimizer.0.step", torch.tensor(-1.0)),
+        ("optimizer.0.step", torch.tensor(3.0)),
+        ("optimizer.0.step", torch.tensor(float("nan"))),
+        ("optimizer.0.step", torch.ones(2)),
+        ("optimizer.0.momentum", torch.ones(2)),
+        ("optimizer.-1.step", torch.tensor(1.0)),
+        ("optimizer.9.step", torch.tensor(1.0)),
+        ("optimizer.first.step", torch.tensor(1.0)),
+        ("model.weight", torch.ones(3, 3)),
+        ("model.weight", None),
+    ],
+    ids=str,
+)
+def test_a_forged_tensor_is_damage(checkpoint: tuple[Checkpoints, Path], name: str, value: torch.Tensor | None) -> None:
+    checkpoints, path = checkpoint
+    forge(path, {}, {name: value})
+    with pytest.raises(UsageError, match=rf"{path.name} is damaged \(.*\)\. Delete it"):
+        checkpoints.load(4)

@@ -25,7 +25,7 @@ from vitadel.attacks.oracle import Oracle, is_finite, is_zero
 from vitadel.core.cuda_graph import CudaGraph, Tensors
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
-from vitadel.core.oom import raise_out_of_memory, run_in_parts
+from vitadel.core.oom import is_out_of_memory, raise_out_of_memory, run_in_parts
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat, per_image
@@ -181,7 +181,9 @@ class ContinuousBatch:
         indices = [self.waiting.popleft() for _ in slot_numbers]
         try:
             self._admit(slot_numbers, torch.tensor(indices))
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             if len(slot_numbers) == 1 and not any(self.slots):
                 self._refuse()
             self.waiting.extendleft(reversed(indices))
@@ -247,16 +249,18 @@ class ContinuousBatch:
                     self.graph.run()
                 else:
                     self.items = self.step(self.items)
-        except torch.OutOfMemoryError:
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
             self._halve()
 
     def _capture(self) -> None:
         """Capture the step, which fails for a model that synchronizes with its device."""
         try:
             self.graph = CudaGraph.capture(self.step, self.items)
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise
             self.use_cuda_graph = False
             first = str(error).strip().splitlines()[0]
             self.flags.append(

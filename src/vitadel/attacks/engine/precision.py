@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitadel.attacks.oracle import Model, in_own_precision
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
+from vitadel.core.oom import is_out_of_memory
 
 # the precision in which a search continues after NaN or infinite numbers
 FALLBACK = {"fp16": "bf16", "bf16": "float32"}
@@ -44,10 +45,8 @@ def search_model(
         try:
             candidate = in_precision(model, tried, compile=compiled)
             _check_passes(candidate, x)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # a compiler or a cast may raise anything; the plain model is the fallback
-            if variant == variants[-1]:
+            if is_out_of_memory(error) or variant == variants[-1]:
                 raise
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             name = f"{tried}, compiled" if compiled else tried

@@ -186,12 +186,12 @@ class PatchFamily(Family):
         """Patch kernel and position embedding resampled to the shapes `net` has; all else untouched.
 
         Positions are interpolated on the token grid, without prefix tokens. Weights without square patches or a square
-        grid stay as they are; `check_keys` refuses them later.
+        grid, or of another width, stay as they are; `check_keys` refuses them later.
         """
         fitted, wanted, given = dict(state), net.state_dict(), PatchFamily.geometry(self, state, net)
-        if given.kernel is not None and KERNEL in wanted:
+        if given.kernel is not None and differs_in(fitted, wanted, KERNEL, (2, 3)):
             fitted[KERNEL] = fit_kernel(fitted[KERNEL], wanted[KERNEL].shape[2:])
-        if given.grid is not None and POSITIONS in wanted and fitted[POSITIONS].shape[1] != wanted[POSITIONS].shape[1]:
+        if given.grid is not None and differs_in(fitted, wanted, POSITIONS, (1,)):
             from timm.layers import resample_abs_pos_embed
 
             prefix = self.prefix_tokens(net)
@@ -200,6 +200,15 @@ class PatchFamily(Family):
                 fitted[POSITIONS].float(), [side, side], num_prefix_tokens=prefix
             )
         return fitted
+
+
+def differs_in(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], key: str, axes: tuple[int, ...]) -> bool:
+    """Whether a weight has another shape than wanted, and only along axes that resampling changes."""
+    if key not in state or key not in wanted or state[key].ndim != wanted[key].ndim:
+        return False
+    pairs = zip(state[key].shape, wanted[key].shape, strict=True)
+    different = {axis for axis, (side, other) in enumerate(pairs) if side != other}
+    return bool(different) and different <= set(axes)
 
 
 def kernel_side(state: Mapping[str, Tensor]) -> int | None:

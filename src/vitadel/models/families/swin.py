@@ -7,9 +7,11 @@ from timm.layers import resize_rel_pos_bias_table
 from timm.models.swin_transformer import SwinTransformer, WindowAttention
 from torch import Tensor, nn
 
-from vitadel.models.families.base import Geometry, Layer, PatchFamily, attention_blocks, kernel_side
+from vitadel.models.families.base import Geometry, Layer, PatchFamily, attention_blocks, differs_in, kernel_side
 
 _TABLE = "relative_position_bias_table"
+# timm's resampling overflows for windows of thousands of tokens a side
+_MOST_WINDOW = 256
 
 
 class Swin(PatchFamily):
@@ -33,9 +35,7 @@ class Swin(PatchFamily):
         fitted, wanted = super().convert_weights(state, net), net.state_dict()
         for name, module in net.named_modules():
             key = f"{name}.{_TABLE}"
-            if not isinstance(module, WindowAttention) or key not in fitted or _window(fitted[key]) is None:
-                continue
-            if fitted[key].shape != wanted[key].shape:
+            if isinstance(module, WindowAttention) and differs_in(fitted, wanted, key, (0,)) and _window(fitted[key]):
                 fitted[key] = resize_rel_pos_bias_table(
                     fitted[key].float(), new_window_size=module.window_size, new_bias_shape=wanted[key].shape
                 )
@@ -47,4 +47,5 @@ def _window(table: Tensor | None) -> int | None:
     if table is None or table.ndim != 2 or table.numel() == 0:
         return None
     distances = math.isqrt(len(table))
-    return (distances + 1) // 2 if distances % 2 and distances**2 == len(table) else None
+    side = (distances + 1) // 2
+    return side if distances % 2 and distances**2 == len(table) and side <= _MOST_WINDOW else None
