@@ -3,14 +3,16 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import read_json, write_json
+from vitadel.core.files import read_json, write_json, write_npz
 from vitadel.core.flags import Flag
 from vitadel.runs import ResultFolder
 from vitadel.runs.schema import Gallery, SuiteRecord
@@ -251,3 +253,66 @@ def test_more_rows_than_any_data_set_are_not_read(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(pq.ParquetFile, "read", None)
     with pytest.raises(UsageError, match=r"it has 3 rows, more than 2\. Delete that file"):
         results.read("a")
+
+
+def gallery() -> Gallery:
+    """Two images of 4 x 6 pixels."""
+    clean = np.full((2, 4, 6, 3), 51, np.uint8)
+    return Gallery(clean, clean.astype(np.float32) / 255, [0, 1], [0, 1], [0, 0], ["", "pgd"], ["cat", "dog"], 0.1, "l2")
+
+
+def test_a_gallery_survives_its_file(tmp_path: Path) -> None:
+    gallery().write(tmp_path / "gallery.npz")
+    read = Gallery.read(tmp_path / "gallery.npz")
+    assert np.array_equal(read.clean, gallery().clean)
+    assert np.array_equal(read.adversarial, gallery().adversarial)
+    assert (read.label, read.broken_by, read.classes, read.eps, read.norm) == (
+        *([0, 1], ["", "pgd"], ["cat", "dog"]),
+        *(0.1, "l2"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "forged"),
+    [
+        ("clean", np.zeros((2, 4, 6), np.uint8)),
+        ("clean", np.zeros((2, 4, 6, 3), np.int64)),
+        ("clean", np.zeros((2, 4, 6, 3), np.uint16)),
+        ("adversarial", np.zeros((2, 6, 4, 3), np.float32)),
+        ("adversarial", np.full((2, 4, 6, 3), np.nan, np.float32)),
+        ("adversarial", np.full((2, 4, 6, 3), 1e300)),
+        ("label", np.array([0])),
+        ("label", np.array(["cat", "dog"])),
+        ("prediction", np.array(1)),
+        ("broken_by", np.array([1, 2])),
+        ("classes", np.array([["cat", "dog"]])),
+        ("eps", np.array([0.1, 0.2])),
+        ("eps", np.array(np.inf)),
+        ("norm", np.array(2.0)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value.dtype}{value.shape}",
+)
+def test_a_gallery_of_other_shapes_or_types_is_refused(tmp_path: Path, name: str, forged: np.ndarray) -> None:
+    gallery().write(tmp_path / "gallery.npz")
+    with np.load(tmp_path / "gallery.npz") as stored:
+        arrays = {**stored, name: forged}
+    write_npz(tmp_path / "gallery.npz", arrays)
+    with pytest.raises(UsageError, match=r"gallery\.npz.* Delete it to report without its pictures\.") as error:
+        Gallery.read(tmp_path / "gallery.npz")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 6, 3), (2, 4, 6, 4)])
+def test_pictures_without_pixels_or_in_other_colors_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    clean = np.zeros(shape, np.uint8)
+    replace(gallery(), clean=clean, adversarial=clean.astype(np.float32)).write(tmp_path / "gallery.npz")
+    with pytest.raises(UsageError, match="does not hold a clean and an attacked picture per image, got clean"):
+        Gallery.read(tmp_path / "gallery.npz")
+
+
+def test_an_archive_that_expands_to_gigabytes_is_not_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_npz(tmp_path / "gallery.npz", {"clean": np.zeros(10_000_000, np.uint8)})
+    monkeypatch.setattr("vitadel.core.files.MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(np, "load", None)
+    with pytest.raises(UsageError, match="it expands to 100001.. bytes, more than 1000000. Delete it"):
+        Gallery.read(tmp_path / "gallery.npz")
