@@ -305,7 +305,8 @@ class Context:
     def flags(self) -> list[Flag]:
         """All flags so far, in the order in which they were added."""
         rows = TableRows(self.store.read(FLAGS))
-        columns = (rows[name] for name in ("order", "index", "code", "sentence", "evidence"))
+        kinds = {"order": int, "index": int, "code": str, "sentence": str, "evidence": str}
+        columns = (rows.of_type(name, kind) for name, kind in kinds.items())
         return [
             Flag(code, sentence, _evidence(text)) for _, _, code, sentence, text in sorted(zip(*columns, strict=True))
         ]

@@ -207,7 +207,9 @@ class Run:
 
     def results(self, name: str) -> ResultFolder:
         """The results of one evaluation, to write or to read."""
-        return ResultFolder(self.folder / "eval" / name)
+        manifest = self.manifest
+        count = manifest.find("data", "splits", manifest.text("split"), "count")
+        return ResultFolder(self.folder / "eval" / name, count if type(count) is int else None)
 
     def evaluations(self) -> list[str]:
         """The names of the finished evaluations, also of those whose rows or summary are missing."""

@@ -162,7 +162,7 @@ def _read_union(kinds: Sequence[Any], value: object, path: str) -> object:
         return _read(float if float in kinds else kinds[0], value, path)
     known = {kind.kind: kind for kind in kinds}
     name, version = (_expect(value, dict, "an object", path).get(tag) for tag in _TAGS)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise unknown_name_error("kind of exhibit", str(name), known)
     if type(version) is not int or version > known[name].version:
         raise UsageError(

@@ -20,6 +20,7 @@ from vitadel.core.stats import accuracy, expected_accuracy
 from vitadel.report import summarize, write_report, write_tables
 from vitadel.runs import Run
 from vitadel.runs.schema import AttackRecord, Gallery, SuiteRecord, ThreatRecord
+from vitadel.runs.sweep_schema import CombinationRecord, SweepRecord
 
 SECTIONS = ("comparison", "summary", "trust", "curve", "attacks", "training", "gallery", "provenance", "copy")
 
@@ -391,6 +392,21 @@ def test_a_flipped_bit_in_the_gallery_is_detected_or_harmless(make: Any) -> None
             np.testing.assert_array_equal(result.clean, intact.clean)
             assert (result.label, result.broken_by, result.eps) == (intact.label, intact.broken_by, intact.eps)
     assert detected > 50
+
+
+def test_the_table_of_a_sweep_is_shown_and_one_without_its_axes_is_refused(make: Any) -> None:
+    run = Run.claim(make.root / "sweep", "sweep", {"recipe": "digits"}, device="cpu").folder
+    rows = tuple(CombinationRecord(f"lr={lr}", {"lr": lr}, "failed", "too large a step") for lr in ("0.1", "0.2"))
+    record = SweepRecord("digits", ("lr",), None, None, None, None, rows)
+    write_json(run / "table.json", record.to_json())
+    assert page([run]).count("too large a step") == 2
+    write_json(run / "table.json", {**record.to_json(), "axes": ["lr", "other"]})
+    with pytest.raises(UsageError) as error:
+        page([run])
+    assert str(error.value) == (
+        f"{run / 'table.json'}: the row 'lr=0.1' has no value of the axis 'other'. "
+        "Delete it and run the same command again."
+    )
 
 
 def test_names_that_are_not_utf8_are_escaped(make: Any, tmp_path: Path) -> None:
