@@ -219,8 +219,9 @@ def _read_one(path: Path, most_rows: int) -> StoredColumns:
 
     check_regular_file(path)
     try:
-        # one file, not a data set: folder names such as eps=1 would add columns
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        # one file, not a data set: folder names such as eps=1 would add columns; opened here, as pyarrow would refuse
+        # folders whose names are not UTF-8
+        with path.open("rb") as handle, pq.ParquetFile(handle, page_checksum_verification=True) as file:
             table = _read_bounded(file, most_rows)
         columns: dict[str, list[Any]] = table.to_pydict()
         if (table.schema.metadata or {}).get(_HASH) not in (None, _hash(columns).encode()):

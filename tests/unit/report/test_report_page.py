@@ -418,6 +418,13 @@ def test_names_that_are_not_utf8_are_escaped(make: Any, tmp_path: Path) -> None:
     assert write_tables([run], tmp_path / "tables")
 
 
+def test_a_folder_whose_name_is_not_utf8_is_reported(make: Any, tmp_path: Path) -> None:
+    run = make.evaluate("run", "vit", {8: 3})
+    whole = page([run])
+    renamed = run.rename(tmp_path / "run\udcff")
+    assert page([renamed]) == whole.replace(">run<", ">run\\udcff<")
+
+
 def test_an_invalid_output_path_is_refused(make: Any, tmp_path: Path) -> None:
     run = make.evaluate("run", "vit", {8: 3})
     (tmp_path / "file").write_text("mine")
