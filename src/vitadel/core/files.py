@@ -43,6 +43,11 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-")
 
 
+def printable(text: str) -> str:
+    """A text with characters escaped that UTF-8 cannot encode, as the names of files may have."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` fill a temporary file in the folder of `path`, flush it, and only then rename it to `path`.
 

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,7 +67,9 @@ def styled(name: str, inches: tuple[float, float]) -> Iterator["Figure"]:
     from matplotlib.figure import Figure
 
     # a salt per figure, so that ids are unique on the page
-    with matplotlib.style.context({**_STYLE, "svg.hashsalt": name}, after_reset=True):
+    with matplotlib.style.context({**_STYLE, "svg.hashsalt": name}, after_reset=True), warnings.catch_warnings():
+        # characters that the font lacks are drawn as boxes, and in SVG with the fonts of the browser
+        warnings.filterwarnings("ignore", r"Glyph \d+ ", UserWarning)
         yield Figure(figsize=inches, layout="constrained")
 
 
