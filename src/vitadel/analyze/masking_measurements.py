@@ -170,12 +170,12 @@ class Measurements:
         return self._correct("clean")
 
     def _correct(self, table: str) -> list[int]:
-        rows = self.ctx.table(table)
-        return (torch.tensor(rows["prediction"]) == self.ctx.images.labels).nonzero()[:, 0].tolist()
+        correct = self.ctx.correct(self.ctx.table(table)["prediction"])
+        return [index for index, one in enumerate(correct) if one]
 
     @cached_property
     def classes(self) -> int:
-        return int(self.ctx.table("clean")["classes"][0])
+        return int(self.ctx.table("clean").of_type("classes", int)[0])
 
     def _share(self, count: int) -> Accuracy:
         return accuracy(count, self.n)
@@ -190,7 +190,7 @@ class Measurements:
 
         self.ctx.map("gradients", zero)
         rows = self.ctx.table("gradients")
-        return {name: sum(rows[name]) for name in chosen}
+        return {name: sum(rows.of_type(name, bool)) for name in chosen}
 
     @cached_property
     def _tuning(self) -> tuple[list[int], int]:

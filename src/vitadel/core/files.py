@@ -1,7 +1,7 @@
 """Files: written so that an interruption leaves either the old file or the new one, and read within bounds.
 
-Files are untrusted: JSON is bounded in length, in depth and in the size of its numbers, NumPy archives in their size, and
-named pipes, sockets and devices are refused.
+Files are untrusted: JSON is bounded in length, in depth and in the size of its numbers, NumPy archives in their size,
+and named pipes, sockets and devices are refused.
 """
 
 import contextlib
@@ -109,8 +109,8 @@ def read_npz(
 
     Args:
         path: The file.
-        wanted: By name, the kinds of values of an array as in `dtype.kind`, and its number of dimensions. An empty array
-            may be of any kind.
+        wanted: By name, the kinds of values of an array as in `dtype.kind`, and its number of dimensions. An array
+            without values may be of any kind.
         remedy: What to do about a damaged file, for the error.
         former: By name, what earlier versions called an array.
 

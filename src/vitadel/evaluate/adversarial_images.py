@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -213,7 +212,9 @@ def _deltas(path: Path) -> dict[int, Tensor]:
     arrays = _arrays(path)
     for rows, values in (("rows", "deltas"), ("exact_rows", "exact_deltas")):
         if len(arrays[rows]) != len(arrays[values]):
-            raise UsageError(f"{path} has {len(arrays[values])} {values} of {len(arrays[rows])} images. {_remedy(path)}")
+            raise UsageError(
+                f"{path} has {len(arrays[values])} {values} of {len(arrays[rows])} images. {_remedy(path)}"
+            )
         deltas |= dict(zip(arrays[rows].tolist(), map(torch.from_numpy, arrays[values]), strict=True))
     return deltas
 

@@ -226,7 +226,9 @@ def record_clean_predictions(ctx: Context, attacks: Sequence[NamedAttack] = ()) 
 
     ctx.map(CLEAN, work)
     table = TableRows(ctx.store.read(CLEAN))
-    correct = {index for index, fraction in zip(table.index, table.of_type("correct_selected", float), strict=True) if fraction}
+    correct = {
+        index for index, fraction in zip(table.index, table.of_type("correct_selected", float), strict=True) if fraction
+    }
     return [index for index in ctx.local_part() if index in correct]
 
 

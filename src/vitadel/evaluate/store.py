@@ -6,17 +6,17 @@ Stored results are not computed again.
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from vitadel.core.errors import UsageError, short_reason
 from vitadel.runs.tables import Columns, StoredColumns, sorted_by_index
 
 Row = dict[str, Any]
-T = TypeVar("T")
 
 # the largest number of rows, and of seconds, between two writes
 ROWS_AT_ONCE, SECONDS_BETWEEN_WRITES = 4096, 20.0
@@ -132,11 +132,15 @@ class TableRows:
         """The images that have a row."""
         return self["index"]
 
-    def of_type(self, name: str, kind: type[T]) -> list[T]:
-        """One column, whose values must be of type `kind` if they come from files; empty if the table has no rows."""
-        if isinstance(self.columns, StoredColumns) and len(self):
-            return self.columns.of_type(name, kind)
-        return self[name]
+    def of_type(self, name: str, *kinds: type) -> list[Any]:
+        """One column, whose values must be of one of the types `kinds` if they come from files."""
+        return (
+            self.columns.of_type(name, *kinds) if isinstance(self.columns, StoredColumns) and len(self) else self[name]
+        )
+
+    def understood(self) -> AbstractContextManager[None]:
+        """Context manager: an error of code that only computes with these rows is blamed on them if they are stored."""
+        return self.columns.understood() if isinstance(self.columns, StoredColumns) else nullcontext()
 
     def by_index(self) -> dict[int, Row]:
         """Image index to row."""
@@ -190,17 +194,20 @@ def summarizing(store: ResultStore, *, resumed: bool) -> Iterator[None]:
         store: The store that a summary is made from.
         resumed: Whether it had rows when this process began.
     """
-    try:
-        yield
-    except UsageError:
-        raise
-    except Exception as error:
-        if not resumed or isinstance(error, OSError):
+    with warnings.catch_warnings():
+        if resumed:
+            warnings.simplefilter("ignore")  # of numbers that no study computes
+        try:
+            yield
+        except (UsageError, OSError):
             raise
-        raise UsageError(
-            f"the rows in {store.folder} cannot be summarized: {type(error).__name__}: {short_reason(error)}. Restore "
-            f"its tables and parts, or delete them and run the same command again."
-        ) from error
+        except Exception as error:
+            if not resumed:
+                raise
+            raise UsageError(
+                f"the rows in {store.folder} cannot be summarized: {type(error).__name__}: {short_reason(error)}. "
+                "Restore its tables and parts, or delete them and run the same command again."
+            ) from error
 
 
 def has_rows(store: ResultStore) -> bool:

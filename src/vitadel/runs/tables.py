@@ -6,8 +6,8 @@ rows.parquet           final results: one row per image
 summary.json           final results: the record, computed from the rows
 
 Files are written atomically, and every parquet file contains a hash of its columns, which is checked when it is read.
-An interrupted evaluation resumes from the tables. Files are untrusted: a small one can claim to hold more rows or values
-than fit into memory, or columns of any names and types.
+An interrupted evaluation resumes from the tables. Files are untrusted: a small one can claim to hold more rows or
+values than fit into memory, or columns of any names and types.
 """
 
 import contextlib
@@ -16,12 +16,13 @@ import json
 import math
 import shutil
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from vitadel.core.errors import UsageError, short_repr
+from vitadel.core.errors import UsageError, short_reason, short_repr
 from vitadel.core.files import check_regular_file, read_json, write_atomically, write_json
 from vitadel.core.stats import Accuracy, accuracy_of
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 Columns = Mapping[str, Sequence[Any]]
-T = TypeVar("T")
 
 _HASH = b"vitadel.sha256"
 # keys of every summary
@@ -52,22 +52,33 @@ _LONGEST = 120
 class StoredColumns(dict[str, list[Any]]):
     """The columns of stored rows; asking for one that they lack raises a UsageError that names their file or folder."""
 
-    def __init__(self, columns: Columns, source: Path) -> None:
+    def __init__(self, columns: Mapping[str, list[Any]], source: Path) -> None:
         super().__init__(columns)
         self.source = source
 
     def __missing__(self, name: str) -> list[Any]:
         raise UsageError(f"the rows in {self.source} have no column {name!r}. {_redo(self.source)}")
 
-    def of_type(self, name: str, kind: type[T]) -> list[T]:
-        """A column whose values must be of type `kind`; raises a UsageError otherwise."""
-        values: list[T] = self[name]
-        if wrong := next(([value] for value in values if type(value) is not kind), None):
+    def of_type(self, name: str, *kinds: type) -> list[Any]:
+        """A column whose values must be of one of the types `kinds`; raises a UsageError otherwise."""
+        if wrong := next(([value] for value in self[name] if type(value) not in kinds), None):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
             raise UsageError(
-                f"the rows in {self.source} have {name} = {short_repr(wrong[0])}, which is no {kind.__name__}. "
+                f"the rows in {self.source} have {name} = {short_repr(wrong[0])}, which is no {wanted}. "
                 f"{_redo(self.source)}"
             )
-        return values
+        return self[name]
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """Context manager: an error of code that only computes with these rows is blamed on them."""
+        try:
+            yield
+        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"the rows in {self.source} are not as they were written ({type(error).__name__}: "
+                f"{short_reason(error)}). {_redo(self.source)}"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,9 @@ def test_an_interrupted_suite_computes_nothing_twice(tmp_path: Path, after: int,
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("prediction", "x", r"rows in .*run/eval/corruptions cannot be summarized: \w+Error: .* Restore its tables"),
-        ("prediction", [1, 2], "run/eval/corruptions cannot be summarized"),
-        ("prediction", None, "run/eval/corruptions cannot be summarized"),
+        ("prediction", "x", "predictions in .*run/eval/corruptions are not one class each: .* Delete its tables"),
+        ("prediction", None, "predictions in .*run/eval/corruptions are not one class each: .* Delete its tables"),
+        ("seconds", "x", "rows in .*run/eval/corruptions cannot be summarized: TypeError: .* Restore its tables"),
         ("other", 0, r"the rows in .*tables/clean have no column 'prediction'\. Delete .*tables/clean and"),
     ],
 )
@@ -97,16 +97,17 @@ def test_forged_rows_of_an_interrupted_suite_are_refused_and_kept(
     clean = tmp_path / "run" / "eval" / "corruptions" / "tables" / "clean"
     for path in clean.iterdir():
         path.unlink()
-    pq.write_table(pa.table({"index": range(11), "seconds": [0.1] * 11, column: [value] * 11}), clean / "0.parquet")
+    stored = {"index": range(11), "seconds": [0.1] * 11, "prediction": [0] * 11, column: [value] * 11}
+    if column == "other":
+        del stored["prediction"]
+    pq.write_table(pa.table(stored), clean / "0.parquet")
     with pytest.raises(UsageError, match=message) as error:
         evaluate_one(Bins(), gray_images(LEVELS), CELLS, claim(tmp_path / "run"), batch=4)
     assert "\n" not in str(error.value)
     assert len(list(clean.parent.iterdir())) == 7
 
 
-def test_an_error_of_a_suite_itself_is_not_blamed_on_its_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_a_suite_itself_is_not_blamed_on_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Corruptions, "rows", lambda self, ctx: ctx.unknown)
     with pytest.raises(AttributeError, match="unknown"):
         evaluate_one(Bins(), gray_images(LEVELS), CELLS, claim(tmp_path / "run"), batch=4)

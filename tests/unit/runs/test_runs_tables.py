@@ -258,7 +258,8 @@ def test_more_rows_than_any_data_set_are_not_read(tmp_path: Path, monkeypatch: p
 def gallery() -> Gallery:
     """Two images of 4 x 6 pixels."""
     clean = np.full((2, 4, 6, 3), 51, np.uint8)
-    return Gallery(clean, clean.astype(np.float32) / 255, [0, 1], [0, 1], [0, 0], ["", "pgd"], ["cat", "dog"], 0.1, "l2")
+    attacked = np.ones((2, 4, 6, 3), np.float32)
+    return Gallery(clean, attacked, [0, 1], [0, 1], [0, 0], ["", "pgd"], ["cat", "dog"], 0.1, "l2")
 
 
 def test_a_gallery_survives_its_file(tmp_path: Path) -> None:

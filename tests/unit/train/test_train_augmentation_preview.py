@@ -164,7 +164,9 @@ def test_classes_of_any_name_are_drawn_without_warnings(tmp_path: Path, name: by
                 Image.new("RGB", (9, 9), (number, 90, 30)).save(folder / f"{number}.png")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        out = vd.show_data(f"folder:{tmp_path}", tmp_path / "a.png", augmentation="mixup", copies=1, preprocess="squash:8")
+        out = vd.show_data(
+            f"folder:{tmp_path}", tmp_path / "a.png", augmentation="mixup", copies=1, preprocess="squash:8"
+        )
     assert pixels(out).std() > 10
 
 

@@ -170,8 +170,7 @@ def run_suite(suite: Suite, ctx: Context) -> SuiteRecord:
             local = replace(ctx, ranks=Ranks(), store=CachedStore(source=ctx.store))
             own = {"index": range(len(ctx.images)), "id": ctx.images.ids, "label": ctx.images.labels.tolist()}
             with summarizing(ctx.store, resumed=resumed):
-                rows, record = {**own, **suite.rows(local)}, suite.summarize(local).to_json()
-            ctx.store.finish(rows, record)
+                ctx.store.finish({**own, **suite.rows(local)}, suite.summarize(local).to_json())
     ctx.ranks.barrier()
     source = "the summary" if ctx.store.folder is None else ctx.store.folder / "summary.json"
     return SuiteRecord.from_json(ctx.store.read_verified()[0], source)
