@@ -146,8 +146,8 @@ class Context:
             prediction_N = torch.empty(0)
         if prediction_N.shape != self.images.labels.shape or prediction_N.is_floating_point():
             raise UsageError(
-                f"there are {len(self.images)} images, and their predictions in {self.store.folder or 'memory'} are not one class "
-                f"each: {short_repr(predictions)}. Delete its tables and run the same command again."
+                f"there are {len(self.images)} images, and their predictions in {self.store.folder or 'memory'} are "
+                f"not one class each: {short_repr(predictions)}. Delete its tables and run the same command again."
             )
         return (prediction_N == self.images.labels).double().tolist()
 

@@ -90,7 +90,7 @@ def test_an_interrupted_study_resumes_at_the_next_image(confidence: Any, x: Tens
 def test_forged_rows_of_a_study_are_refused(
     confidence: Any, x: Tensor, tmp_path: Path, column: str, value: object, message: str
 ) -> None:
-    forged = {"index": list(range(N)), "seconds": [0.1] * N, column: [value] * N}
+    forged: dict[str, list[object]] = {"index": list(range(N)), "seconds": [0.1] * N, column: [value] * N}
     ResultFolder(tmp_path).append("confidence", forged)
     with pytest.raises(UsageError, match=message) as error:
         studied_in(tmp_path, Brightness(), x, Y, confidence())
