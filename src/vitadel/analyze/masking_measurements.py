@@ -17,6 +17,7 @@ from vitadel.core.stats import Accuracy, accuracy
 from vitadel.evaluate.context import Batch, Context
 from vitadel.losses import Loss, cross_entropy, margin
 from vitadel.models import Model
+from vitadel.runs.typed_json import from_json
 from vitadel.threats import Threat
 
 if TYPE_CHECKING:
@@ -214,7 +215,8 @@ class Measurements:
 
     @property
     def factors(self) -> Factors:
-        return Factors(tuple(self._search["attentions"]), float(self._search["logits"]))
+        source = f"the factors in {self.ctx.store.folder}/parts"
+        return from_json(Factors, self._search, source, "Delete their file and run the same command again.")
 
     # ------------------------------------------------------------------ attacks
 

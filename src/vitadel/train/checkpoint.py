@@ -8,14 +8,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import write_atomically
+from vitadel.core.files import parse_json, write_atomically
 from vitadel.models import Model, read_tensors, save, write_tensors
+from vitadel.runs.typed_json import from_json
 from vitadel.train.distributed import full_tensors, load_full_tensors, shard_like
 
 _KEPT = 2
@@ -46,6 +48,16 @@ class TrainState:
     joules: float = 0.0
     robust: float | None = None
     unlogged: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+def _read_state(progress: object) -> TrainState:
+    """The state in a checkpoint; raises a UsageError or ValueError if no training wrote it."""
+    state = from_json(TrainState, progress, "its progress", "")
+    if min(state.step, state.rollbacks, state.real, state.synthetic) < 0:
+        raise ValueError("its progress has a negative count")
+    if any(len(sums) != 2 or sums[1] < 1 for sums in state.unlogged.values()):
+        raise ValueError("its progress has means of no updates")
+    return state
 
 
 @dataclass(slots=True)
@@ -97,14 +109,15 @@ class Checkpoints:
         path = paths[-1]
         try:
             tensors, about = read_tensors(path)
-            content = json.loads(about["vitadel.training"])
-            state = TrainState(**content["progress"])
+            content: Any = parse_json(about["vitadel.training"])
+            state = _read_state(content["progress"])
             self._fill(tensors, content["optimizer"])
         except torch.OutOfMemoryError:
             raise
         except (UsageError, AttributeError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            damage = str(error).rstrip(". ")
             raise UsageError(
-                f"{path} is damaged ({error}). Delete it: the run then resumes from the checkpoint before it."
+                f"{path} is damaged ({damage}). Delete it: the run then resumes from the checkpoint before it."
             ) from error
         return state
 
