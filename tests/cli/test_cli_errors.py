@@ -1,10 +1,12 @@
 """A user's mistake is one line and exit code 2; nothing written is lost."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from vitadel import models
 
@@ -244,6 +246,20 @@ def test_error_lines_are_bounded_and_without_control_characters(
     error = mistake(vitadel("report", tmp_path / "red\x1b[31m\u202e"))
     assert "red\\x1b[31m\\u202e is not a run folder" in error
     assert error.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize("side", [10_000, 14_000])
+def test_huge_pictures_are_one_line_of_error(
+    vitadel: Command, tmp_path: Path, recwarn: pytest.WarningsRecorder, side: int
+) -> None:
+    for split in ("train", "test"):
+        folder = tmp_path / split / "a"
+        folder.mkdir(parents=True)
+        Image.new("1", (side, side)).save(folder / "0.png")
+    error = mistake(vitadel("data", "show", f"folder:{tmp_path}", "--out", tmp_path / "a.png"))
+    assert re.search(rf"cannot read the image .*{tmp_path}/train/a/0\.png: .*pixels", error)
+    assert not recwarn.list
+    assert not (tmp_path / "a.png").exists()
 
 
 def test_control_c_exits_with_130_and_keeps_results(

@@ -1,10 +1,11 @@
-"""Foreign, damaged and malicious files: models, manifests, images, lists and archives."""
+"""Foreign, damaged and malicious files, all in one place: models, manifests, images, lists, archives and pipes."""
 
 import json
 import os
 import pickle
 import shutil
 import struct
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +56,7 @@ def changed_header(case: Case) -> list[str]:
     text = case.random.choice((_with_option, _changed_text, _changed_text, _bracketed))(about, case.random)
     header["__metadata__"]["vitadel.model"] = text
     if case.random.random() < 0.3:
-        header = _changed_tree(header, case.random)
+        header = changed_tree(header, case.random)
     return _with_header(case, json.dumps(header).encode(), content[8 + length :])
 
 
@@ -84,7 +85,10 @@ def pickled(case: Case) -> list[str]:
             {"norm.weight": torch.tensor([float("nan")])},
         ),
     ]
-    if case.random.random() < 0.5:
+    if case.random.random() < 0.1:
+        with zipfile.ZipFile(case.folder / "weights.pth", "w", zipfile.ZIP_DEFLATED) as made:
+            made.writestr("archive/data/0", bytes(10**8))
+    elif case.random.random() < 0.5:
         torch.save(case.random.choice(contents), case.folder / "weights.pth")
     else:
         (case.folder / "weights.pth").write_bytes(
@@ -150,16 +154,16 @@ def _with_option(about: dict[str, Any], random: Random) -> str:
 
 
 def _changed_text(tree: object, random: Random) -> str:
-    return json.dumps(_changed_tree(tree, random))
+    return json.dumps(changed_tree(tree, random))
 
 
 def _bracketed(tree: object, random: Random) -> str:
     """The tree with very deep nesting in one place."""
     deep = random.choice(("[" * 100_000 + "]" * 100_000, '{"a":' * 50_000 + "1" + "}" * 50_000, "[" * 100_000))
-    return json.dumps(_changed_tree(tree, random, "@deep@")).replace('"@deep@"', deep)
+    return json.dumps(changed_tree(tree, random, "@deep@")).replace('"@deep@"', deep)
 
 
-def _changed_tree(tree: Any, random: Random, value: object = None) -> Any:
+def changed_tree(tree: Any, random: Random, value: object = None) -> Any:
     """The tree with one value in it replaced, dropped or added."""
     if isinstance(tree, dict) and tree and random.random() < 0.9:
         key = random.choice(sorted(tree))
@@ -167,10 +171,10 @@ def _changed_tree(tree: Any, random: Random, value: object = None) -> Any:
             return {name: inner for name, inner in tree.items() if name != key}
         if value is None and random.random() < 0.05:
             return {**tree, "unheard-of": 1}
-        return {**tree, key: _changed_tree(tree[key], random, value)}
+        return {**tree, key: changed_tree(tree[key], random, value)}
     if isinstance(tree, list) and tree and random.random() < 0.8:
         at = random.randrange(len(tree))
-        return [*tree[:at], _changed_tree(tree[at], random, value), *tree[at + 1 :]]
+        return [*tree[:at], changed_tree(tree[at], random, value), *tree[at + 1 :]]
     return value if value is not None else _json_value(random)
 
 
@@ -197,7 +201,10 @@ def _json_value(random: Random) -> object:
 def image_folder(case: Case) -> list[str]:
     """Class folders with something in them that is not an ordinary image."""
     root = case.folder / "pictures"
-    names = ["a", case.random.choice(("b", "b c", "[bold]", "b\nc", "\u0130", "-x", "%s", os.fsdecode(b"\xff")))]
+    names = [
+        "a",
+        case.random.choice(("b", "b c", "[bold]", "b\nc", "\u0130", "\u732b", "-x", "%s", os.fsdecode(b"\xff"))),
+    ]
     for name in names:
         for split in ("train", "test"):
             (root / split / name).mkdir(parents=True)
@@ -210,6 +217,7 @@ def image_folder(case: Case) -> list[str]:
         (
             ["data", "check", spec, "--json"],
             ["data", "describe", spec],
+            ["data", "show", spec, "--copies=1", "--augmentation=mixup", "--images=4", "--out=shown.png"],
             ["evaluate", "timm:test_vit", "--classes=2", f"--data={spec}", "--suite=clean", "--run=run"],
             ["evaluate", "timm:test_vit", "--classes=2", f"--data={spec}", "--suite=fgsm,clean", "--run=run"],
             [
@@ -278,6 +286,13 @@ def _odd_place(place: Path, random: Random) -> None:
     random.choice(makers)()
 
 
+def _bomb(place: Path, random: Random) -> None:
+    """An image of a few kilobytes with a hundred million pixels."""
+    side = random.choice((9000, 10_000, 14_000))
+    for name in ("0.png", "1.png"):
+        Image.new("1", (side, side)).save(place / name)
+
+
 def _huge(place: Path, random: Random) -> None:
     """An image whose header claims a far larger size."""
     width = random.choice((20_000, 100_000, 2**31 - 1))
@@ -286,7 +301,7 @@ def _huge(place: Path, random: Random) -> None:
     (place / "2.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + struct.pack(">I", 0) + b"IDAT")
 
 
-_ODD_FILES = (_fifo, _odd_content, _odd_content, _odd_name, _odd_mode, _odd_place, _huge)
+_ODD_FILES = (_fifo, _odd_content, _odd_content, _odd_name, _odd_mode, _odd_place, _huge, _bomb)
 
 
 # --------------------------------------------------------- lists and archives
@@ -371,7 +386,8 @@ def cifar(case: Case) -> list[str]:
         (folder / name).write_bytes(pickle.dumps(written, protocol=case.random.choice((0, 2, 4))))
     if case.random.random() < 0.3:
         path = folder / changed
-        path.write_bytes(case.random.choice((b"", path.read_bytes()[:-7], b"\x80\x04" + bytes(20))))
+        nested = b"\x80\x02" + b"]" * 10**7 + b"a" * (10**7 - 1) + b"."
+        path.write_bytes(case.random.choice((b"", path.read_bytes()[:-7], b"\x80\x04" + bytes(20), nested)))
     return case.random.choice(
         (
             ["data", "check", "cifar10:.", "--json"],
@@ -380,7 +396,39 @@ def cifar(case: Case) -> list[str]:
     )
 
 
+# ------------------------------------------------------------ pipes as arguments
+
+
+def pipe(case: Case) -> list[str]:
+    """A pipe where a command reads or writes: who opens one without care waits forever, or replaces a device."""
+    path = case.folder / case.random.choice(("pipe", "given/pipe"))
+    path.parent.mkdir(exist_ok=True)
+    names = ("", ".pth", ".safetensors", ".npz", ".txt", ".png", ".html")
+    for name in names:
+        os.mkfifo(f"{path}{name}")
+    np.savez(case.folder / "given.npz", image=np.zeros((6, 8, 8, 3), np.uint8), label=np.arange(6))
+    given = path.relative_to(case.folder)
+    train = ["train", "digits-standard", "--data=digits[:40]", "--set=plan.epochs=1"]
+    return case.random.choice(
+        (
+            *(["models", f"{given}.safetensors"], ["models", f"timm:test_vit@{given}.pth"], ["models", f"{given}"]),
+            *(
+                ["report", f"{given}"],
+                ["report", TRAINED, f"--out={given}.html"],
+                ["report", TRAINED, f"--out={given}"],
+            ),
+            *(["report", TRAINED, f"--tables={given}"], ["report", TRAINED, f"--out={given}/page.html"]),
+            ["evaluate", TRAINED, f"--data=digits@{given}.txt[:4]", "--suite=clean", "--run=run"],
+            ["evaluate", TRAINED, "--data=digits[:4]", "--suite=clean", f"--run={given}"],
+            *([*train, f"--run={given}"], [*train, f"--run={given}/run"], ["demo", f"--out={given}"]),
+            *(["data", "convert", f"{given}.npz", "--out=run"], ["data", "convert", "given.npz", f"--out={given}"]),
+            *(["data", "describe", f"shards:{given}"], ["data", "check", f"folder:{given}"]),
+            ["data", "show", "digits", "--copies=1", "--augmentation=mixup", f"--out={given}.png"],
+        )
+    )
+
+
 FILES: tuple[Callable[[Case], list[str]], ...] = (
     *(changed_header, changed_header, changed_header, broken_container, pickled, changed_manifest, changed_manifest),
-    *(image_folder, image_folder, listed, archive, cifar),
+    *(image_folder, image_folder, listed, archive, cifar, pipe, pipe),
 )

@@ -1,15 +1,19 @@
 """Random arguments and files: done, or one line and exit code 2, and no folder is left claimed."""
 
 import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cases import Bug, Case, Part, run_cases
+from commands import LONG, References, pick
 from grammar import Grammar
 from hostile_files import CANARY, FILES
+from hostile_runs import spoil, use_of
 from results import complaint, was_met_at_work
-from server import Ended, Order, Server
+from server import CHANGES, Ended, Fault, Order, Server
 
 pytestmark = pytest.mark.timeout(0)
 
@@ -17,18 +21,17 @@ _SHARE = 0.3
 _LIMIT = 180.0
 
 
-def test_fuzz(server: Server, work: Path, parts: list[Part]) -> None:
-    part = run_cases("fuzz", _SHARE, work, lambda case: _case(server, case))
+def test_fuzz(server: Server, references: References, work: Path, parts: list[Part]) -> None:
+    part = run_cases("fuzz", _SHARE, work, lambda case: _case(server, references, case))
     parts.append(part)
     part.check()
 
 
-def _case(server: Server, case: Case) -> str:
-    if case.random.random() < 0.6:
-        words = Grammar(case.random).command()
-    else:
-        make = case.random.choice(FILES)
-        words = make(case)
+def _case(server: Server, references: References, case: Case) -> str:
+    kind = case.random.random()
+    if kind < 0.2:
+        return _hostile_run(server, references, case)
+    words = Grammar(case.random).command() if kind < 0.6 else case.random.choice(FILES)(case)
     folder = case.folder / "run"
     before = folder.exists()
     words = [word.replace("\0", "") for word in words]
@@ -39,6 +42,26 @@ def _case(server: Server, case: Case) -> str:
     if ended.working:
         return "worked until stopped"
     return "done" if ended.code == 0 else "refused"
+
+
+def _hostile_run(server: Server, references: References, case: Case) -> str:
+    """A run, finished or interrupted, in which somebody replaced a file."""
+    name = pick(case, leave_out=("demo",))
+    reference, long = references.of(name), LONG[name]
+    order = long.order(case.folder)
+    if case.random.random() < 0.5:
+        shutil.copytree(reference.folder / "run", case.folder / "run")
+        case.step(*order.words)
+    else:
+        fault = Fault("signal", 9, case.random.randint(1, reference.changes), CHANGES)
+        case.step(*order.words, what=str(fault))
+        server.run(replace(order, fault=fault))
+    case.step(what=spoil(case.folder / "run", case.random))
+    words = use_of(case, long)
+    case.step(*words)
+    ended = server.start(replace(order, words=words)).wait(_LIMIT, works=lambda: True)
+    _judge(case, ended, claimed=False)
+    return "done" if ended.code == 0 or ended.working else "refused"
 
 
 def _begun(folder: Path, before: bool) -> Callable[[], bool]:

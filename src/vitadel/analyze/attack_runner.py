@@ -37,7 +37,8 @@ class AttackOutcome:
     @property
     def broken(self) -> frozenset[int]:
         """The images for which it found an adversarial example."""
-        return frozenset(index for index, success in zip(self.rows.index, self.rows["success"], strict=True) if success)
+        pairs = zip(self.rows.index, self.rows.of_type("success", bool), strict=True)
+        return frozenset(index for index, success in pairs if success)
 
     @property
     def share(self) -> Accuracy | None:
@@ -46,7 +47,7 @@ class AttackOutcome:
 
     def total(self, column: str) -> float:
         """The sum of a column over all images."""
-        return float(sum(self.rows[column]))
+        return float(sum(self.rows.of_type(column, int, float)))
 
 
 def run_attack(
@@ -98,7 +99,7 @@ def run_attack(
             columns = ("success", "forwards", "backwards", "zero_gradients", "seconds")
             yield image_index, {column: getattr(result, column) for column in columns}
 
-    ctx.stream(name, results, index=index, counts=lambda row: {"broken": int(bool(row["success"]))})
+    ctx.stream(name, results, index=index, counts=lambda row: {"broken": int(bool(row.get("success")))})
     return AttackOutcome(len(index), ctx.table(name))
 
 

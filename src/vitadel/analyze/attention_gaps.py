@@ -87,13 +87,16 @@ def measure_gaps(ctx: Context, table: str, factors: Sequence[float] | None = Non
     map_chunks(ctx, table, work)
     rows = ctx.table(table)
     types = {"bins_HC": torch.int64, "beyond_HL": torch.int64, "largest_H": torch.float64}
-    sums = _sums(
-        {
-            attention: GapCounts(**{name: torch.tensor(rows[name][row][place], dtype=types[name]) for name in types})
-            for place, attention in enumerate(names)
-        }
-        for row, names in enumerate(rows["attention"])
-    )
+    with rows.understood():
+        sums = _sums(
+            {
+                attention: GapCounts(
+                    **{name: torch.tensor(rows[name][row][place], dtype=types[name]) for name in types}
+                )
+                for place, attention in enumerate(names)
+            }
+            for row, names in enumerate(rows["attention"])
+        )
     return [{"name": name, **one.to_json()} for name, one in sums.items()]
 
 

@@ -24,7 +24,7 @@ from vitadel.core.progress import ProgressCallback, silent
 from vitadel.data import check_not_empty
 from vitadel.evaluate.context import Context, without_caller_modes
 from vitadel.evaluate.images import TensorImages
-from vitadel.evaluate.store import Row, TableRows
+from vitadel.evaluate.store import Row, TableRows, has_rows, summarizing
 from vitadel.runs import describe
 from vitadel.runs.schema import StudyRecord, ThreatRecord
 from vitadel.runs.typed_json import to_json
@@ -75,9 +75,10 @@ def run_study(study: Study, ctx: Context) -> StudyRecord:
     with without_caller_modes(ctx.model), _rounding_pixels(ctx.model):
         if study.needs_threat:
             _ = ctx.required_threat  # raises if there is none
+        resumed = has_rows(ctx.store)
         study.run(ctx)
         ctx.ranks.barrier()
-        return ctx.ranks.broadcast_from_first(lambda: _summarized(study, ctx))
+        return ctx.ranks.broadcast_from_first(lambda: _summarized(study, ctx, resumed=resumed))
 
 
 @contextmanager
@@ -172,10 +173,11 @@ def map_chunks(
     ctx.stream(table, rows, index=range(len(parts)))
 
 
-def _summarized(study: Study, ctx: Context) -> StudyRecord:
+def _summarized(study: Study, ctx: Context, *, resumed: bool) -> StudyRecord:
     """The record; computed by this process only."""
     timed = _TimedContext.of(ctx)
-    record = study.summarize(timed)
+    with summarizing(ctx.store, resumed=resumed):
+        record = study.summarize(timed)
     common: dict[str, object] = {"seconds": sum(timed.seconds.values())}
     if "settings" not in record.numbers:
         common["settings"] = describe(study)

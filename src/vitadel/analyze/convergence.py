@@ -114,7 +114,7 @@ class Convergence:
 
     def _attacked(self, ctx: Context) -> Tensor:
         """The images that are attacked: the first that the model classifies correctly."""
-        correct = (torch.tensor(ctx.table("clean")["prediction"]) == ctx.images.labels).nonzero()[:, 0]
+        correct = torch.tensor(ctx.correct(ctx.table("clean")["prediction"])).nonzero()[:, 0]
         if not len(correct):
             raise UsageError(
                 f"the model classifies none of {len(ctx.images)} images correctly, so there is nothing to attack. "

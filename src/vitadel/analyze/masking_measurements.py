@@ -17,6 +17,7 @@ from vitadel.core.stats import Accuracy, accuracy
 from vitadel.evaluate.context import Batch, Context
 from vitadel.losses import Loss, cross_entropy, margin
 from vitadel.models import Model
+from vitadel.runs.typed_json import from_json
 from vitadel.threats import Threat
 
 if TYPE_CHECKING:
@@ -170,12 +171,12 @@ class Measurements:
         return self._correct("clean")
 
     def _correct(self, table: str) -> list[int]:
-        rows = self.ctx.table(table)
-        return (torch.tensor(rows["prediction"]) == self.ctx.images.labels).nonzero()[:, 0].tolist()
+        correct = self.ctx.correct(self.ctx.table(table)["prediction"])
+        return [index for index, one in enumerate(correct) if one]
 
     @cached_property
     def classes(self) -> int:
-        return int(self.ctx.table("clean")["classes"][0])
+        return int(self.ctx.table("clean").of_type("classes", int)[0])
 
     def _share(self, count: int) -> Accuracy:
         return accuracy(count, self.n)
@@ -190,7 +191,7 @@ class Measurements:
 
         self.ctx.map("gradients", zero)
         rows = self.ctx.table("gradients")
-        return {name: sum(rows[name]) for name in chosen}
+        return {name: sum(rows.of_type(name, bool)) for name in chosen}
 
     @cached_property
     def _tuning(self) -> tuple[list[int], int]:
@@ -214,7 +215,8 @@ class Measurements:
 
     @property
     def factors(self) -> Factors:
-        return Factors(tuple(self._search["attentions"]), float(self._search["logits"]))
+        source = f"the factors in {self.ctx.store.folder}/parts"
+        return from_json(Factors, self._search, source, "Delete their file and run the same command again.")
 
     # ------------------------------------------------------------------ attacks
 

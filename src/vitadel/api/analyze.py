@@ -125,7 +125,7 @@ def analyze(
             seed,
             engine=Engine(batch_size=batch_size, precision="float32"),
             ranks=inputs.ranks,
-            store=ResultFolder(claimed.folder / "study"),
+            store=ResultFolder(claimed.folder / "study", len(inputs.images)),
             progress=notify,
         )
         record = run_study(chosen, ctx)

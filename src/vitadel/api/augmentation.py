@@ -10,6 +10,7 @@ from vitadel import data
 from vitadel.api.data import as_preprocess, default_preprocess
 from vitadel.api.train import as_recipe
 from vitadel.core.errors import UsageError
+from vitadel.core.files import printable
 from vitadel.core.numeric import Count, check_number, check_seed
 from vitadel.data import DataSet, Split
 from vitadel.recipes import Recipe, override
@@ -117,13 +118,14 @@ def _pictures(
     batch = min(count + count % 2, len(split))
     x = split.images(torch.arange(count))
     labels = split.labels[:count].tolist()
-    names = [dataset.classes[label] for label in labels]
+    classes = [printable(name) for name in dataset.classes]
+    names = [classes[label] for label in labels]
     cells: list[list[Picture]] = []
     for plan in parts.values():
         made = list(preview_batches(split, plan, batch, dataset.num_classes, steps=copies, seed=seed))
         for row in range(count):
             after = [
-                Picture.of(pixels[row].numpy(), note=_mixed_with(dataset, y[row], labels[row])) for pixels, y in made
+                Picture.of(pixels[row].numpy(), note=_mixed_with(classes, y[row], labels[row])) for pixels, y in made
             ]
             cells.append([Picture.of(x[row].numpy()), *after])
     return Pictures(
@@ -135,10 +137,10 @@ def _pictures(
     )
 
 
-def _mixed_with(dataset: DataSet, y: Tensor, label: int) -> str:
+def _mixed_with(classes: Sequence[str], y: Tensor, label: int) -> str:
     """The weights of other classes in the label of a mixed image; empty if it was not mixed."""
     if y.ndim == 0:
         return ""
-    named = [(float(share), name) for share, name in zip(y, dataset.classes, strict=True)]
+    named = [(float(share), name) for share, name in zip(y, classes, strict=True)]
     others = [f"{share:.0%} {name}" for share, name in (*named[:label], *named[label + 1 :]) if share > _SHOWN_SHARE]
     return ", ".join(others)

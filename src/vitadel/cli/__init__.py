@@ -6,6 +6,7 @@ Nothing heavy is imported until a command runs, so that `vitadel --help` is fast
 import io
 import os
 import sys
+import warnings
 from contextlib import suppress
 from typing import Annotated
 
@@ -104,7 +105,9 @@ def _with_new_names(words: list[str]) -> list[str]:
 
 
 def _prepare_output() -> None:
-    """Replace closed streams, and escape characters that the terminal's encoding lacks."""
+    """Replace closed streams, escape characters that the terminal's encoding lacks, and say nothing twice."""
+    # Pillow's warning of a huge picture, which is refused with an error
+    warnings.filterwarnings("ignore", r"Image size \(\d+ pixels\) exceeds limit", RuntimeWarning)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by the parent process

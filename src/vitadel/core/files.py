@@ -1,7 +1,7 @@
 """Files: written so that an interruption leaves either the old file or the new one, and read within bounds.
 
-JSON is read from untrusted files: it is bounded in length, in depth and in the size of its numbers, and
-named pipes, sockets and devices are refused.
+Files are untrusted: JSON is bounded in length, in depth and in the size of its numbers, NumPy archives in their size,
+and named pipes, sockets and devices are refused.
 """
 
 import contextlib
@@ -10,11 +10,12 @@ import json
 import os
 import re
 import stat
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, short_reason
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +28,8 @@ MOST_CHARACTERS = 2**28
 MOST_LEVELS = 100
 # an integer of 40 digits holds every seed and count, and still fits into a float
 MOST_DIGITS = 40
+# uncompressed: 256 perturbations of 800 x 800 pixels
+MOST_BYTES = 2**30
 _KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -38,6 +41,11 @@ _KINDS = (
 def slug(text: str) -> str:
     """A text as the name of a file: `pgd:steps=40` is `pgd-steps-40`."""
     return re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-")
+
+
+def printable(text: str) -> str:
+    """A text with characters escaped that UTF-8 cannot encode, as the names of files may have."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
@@ -92,6 +100,40 @@ def write_npz(path: Path, arrays: Mapping[str, "NDArray[Any]"]) -> None:
             np.savez_compressed(handle, **arrays)  # type: ignore[arg-type]
 
     write_atomically(path, write)
+
+
+def read_npz(
+    path: Path, wanted: Mapping[str, tuple[str, int]], remedy: str, *, former: Mapping[str, str] | None = None
+) -> dict[str, "NDArray[Any]"]:
+    """Some arrays of a file of `write_npz`.
+
+    Args:
+        path: The file.
+        wanted: By name, the kinds of values of an array as in `dtype.kind`, and its number of dimensions. An array
+            without values may be of any kind.
+        remedy: What to do about a damaged file, for the error.
+        former: By name, what earlier versions called an array.
+
+    Raises:
+        UsageError: The file is missing, not a regular file, damaged, too large, or its arrays are not as `wanted`.
+    """
+    import numpy as np
+
+    check_regular_file(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if (size := sum(entry.file_size for entry in archive.infolist())) > MOST_BYTES:
+                raise ValueError(f"it expands to {size} bytes, more than {MOST_BYTES}")
+        with np.load(path, allow_pickle=False) as stored:
+            names = {name: name if name in stored else (former or {}).get(name, name) for name in wanted}
+            arrays = {name: stored[stored_as] for name, stored_as in names.items()}
+        for name, (kinds, ndim) in wanted.items():
+            array = arrays[name]
+            if array.ndim != ndim or (array.size and array.dtype.kind not in kinds):
+                raise ValueError(f"{name} is {array.dtype} of {list(array.shape)}, which is not what this file holds")
+    except Exception as error:  # a damaged archive can raise anything
+        raise UsageError(f"cannot read {path}: {short_reason(error)}. {remedy}") from error
+    return arrays
 
 
 def is_unfinished(path: Path) -> bool:

@@ -186,6 +186,7 @@ class Files(Preprocessed):
         check_regular_file(path)
         try:
             with Image.open(path, formats=_FORMATS) as picture:
+                _check_area(picture)
                 yield picture
         except _UNREADABLE as error:
             raise UsageError(
@@ -205,6 +206,13 @@ def threads(area: int | None = None) -> int:
     """
     most = min(16, os.cpu_count() or 1)
     return most if area is None else max(1, min(most, area >> 14))
+
+
+def _check_area(picture: Image.Image) -> None:
+    """Refuse pictures that Pillow warns of: a few kilobytes can claim gigabytes of pixels."""
+    limit, area = Image.MAX_IMAGE_PIXELS, picture.width * picture.height
+    if limit is not None and area > limit:
+        raise Image.DecompressionBombError(f"it has {picture.width} x {picture.height} pixels, more than {limit}")
 
 
 def _picture(pixels: Tensor) -> Image.Image:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vitadel.core.errors import UsageError, spelled
-from vitadel.core.files import write_atomically, write_npz
+from vitadel.core.files import read_npz, write_atomically, write_npz
 from vitadel.evaluate.context import Context, logits
 from vitadel.evaluate.images import Images
 from vitadel.evaluate.store import ResultStore, Row
@@ -190,29 +189,46 @@ def read_adversarial_images(folder: Path | str, images: Images) -> dict[int, Ten
     for path in paths:
         deltas = _deltas(path)
         if deltas:
+            _check_fit(path, deltas, images)
             x0 = images.images(torch.tensor(list(deltas))).cpu()
             result.update((index, apply(x, delta)) for x, (index, delta) in zip(x0, deltas.items(), strict=True))
     return result
 
 
+def _check_fit(path: Path, deltas: Mapping[int, Tensor], images: Images) -> None:
+    """Raise a UsageError if a file has perturbations of other images."""
+    shape = images.images(torch.zeros(1, dtype=torch.int64)).shape[1:]
+    for index, delta in deltas.items():
+        if not 0 <= index < len(images) or delta.shape != shape:
+            raise UsageError(
+                f"{path} has a perturbation {list(delta.shape)} of image {index}, and there are {len(images)} images "
+                f"{list(shape)}. Give the images of that evaluation."
+            )
+
+
 def _deltas(path: Path) -> dict[int, Tensor]:
     """The perturbations in a file, by image index."""
     deltas: dict[int, Tensor] = {}
-    for names in (("rows", "deltas"), ("exact_rows", "exact_deltas")):
-        deltas |= {int(index): torch.from_numpy(delta) for index, delta in zip(*_arrays(path, *names), strict=True)}
+    arrays = _arrays(path)
+    for rows, values in (("rows", "deltas"), ("exact_rows", "exact_deltas")):
+        if len(arrays[rows]) != len(arrays[values]):
+            raise UsageError(
+                f"{path} has {len(arrays[values])} {values} of {len(arrays[rows])} images. {_remedy(path)}"
+            )
+        deltas |= dict(zip(arrays[rows].tolist(), map(torch.from_numpy, arrays[values]), strict=True))
     return deltas
 
 
 def _indices(path: Path) -> set[int]:
-    return {int(index) for some in _arrays(path, "rows", "exact_rows") for index in some}
+    arrays = _arrays(path)
+    return {*arrays["rows"].tolist(), *arrays["exact_rows"].tolist()}
 
 
-def _arrays(path: Path, *names: str) -> list[NDArray[np.generic]]:
-    """Some arrays of a NumPy archive, whose checksums are verified by reading it."""
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return [stored[name] for name in names]
-    except Exception as error:  # a damaged archive can raise anything
-        raise UsageError(
-            f"cannot read {path}: {error}. Restore it, or delete {path.parents[1]} and run the same command again."
-        ) from error
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """The arrays of a file, whose checksums are verified by reading it."""
+    rows, deltas = ("rows", "exact_rows"), ("deltas", "exact_deltas")
+    return read_npz(path, {**dict.fromkeys(rows, ("iu", 1)), **dict.fromkeys(deltas, ("f", 4))}, _remedy(path))
+
+
+def _remedy(path: Path) -> str:
+    return f"Restore it, or delete {path.parents[1]} and run the same command again."

@@ -15,6 +15,7 @@ from vitadel.attacks.engine.batching import ImageResult, NonFiniteError, WorkQue
 from vitadel.attacks.engine.precision import FALLBACK, in_precision, search_model
 from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import Model, Oracle, in_own_precision
+from vitadel.core.errors import UsageError, short_repr
 from vitadel.core.flags import Flag
 from vitadel.core.oom import in_batches
 from vitadel.core.rng import RandomStreams, fold_seed
@@ -109,9 +110,14 @@ class AttackRunner:
     def _with_engine(
         self, named: NamedAttack, attack: IterativeAttack, index: Sequence[int], seed: int
     ) -> Iterator[tuple[int, ImageResult]]:
-        ctx, clean = self.ctx, self.ctx.store.read(CLEAN)
-        top_other = dict(zip(clean["index"], clean["top_other_classes"], strict=True))
-        num_classes = clean["num_classes"][0]
+        ctx, clean = self.ctx, TableRows(self.ctx.store.read(CLEAN))
+        num_classes = clean.of_type("num_classes", int)[0]
+        top_other = dict(zip(clean.index, clean.of_type("top_other_classes", list), strict=True))
+        if wrong := next((one for one in top_other.values() if not _are_classes(one, num_classes)), None):
+            raise UsageError(
+                f"the table {CLEAN!r} of {ctx.name} has {short_repr(wrong)} for the classes that an attack aims at. "
+                f"Delete {ctx.store.folder}/tables and run the same command again."
+            )
 
         def goal_and_targets(batch: Batch) -> tuple[Goal, Tensor]:
             others_BT = torch.tensor([top_other[one] for one in batch.index.tolist()], device=ctx.device)
@@ -187,6 +193,10 @@ class AttackRunner:
                 )
 
 
+def _are_classes(values: Sequence[object], num_classes: int) -> bool:
+    return all(type(value) is int and 0 <= value < num_classes for value in values)
+
+
 def _goal(named: NamedAttack, ctx: Context, batch: Batch) -> Goal:
     """The goal of an attack on a batch of images."""
     if named.loss is kl_divergence:
@@ -216,7 +226,9 @@ def record_clean_predictions(ctx: Context, attacks: Sequence[NamedAttack] = ()) 
 
     ctx.map(CLEAN, work)
     table = TableRows(ctx.store.read(CLEAN))
-    correct = {index for index, fraction in zip(table.index, table["correct_selected"], strict=True) if fraction}
+    correct = {
+        index for index, fraction in zip(table.index, table.of_type("correct_selected", float), strict=True) if fraction
+    }
     return [index for index in ctx.local_part() if index in correct]
 
 
@@ -261,10 +273,10 @@ def fill_attack_table(
         results,
         index=index,
         before_write=before_write,
-        counts=lambda row: {"broken": bool(row["success"])},
+        counts=lambda row: {"broken": bool(row.get("success"))},  # of stored rows it is checked below
     )
     table = TableRows(ctx.store.read(attack.name))
-    broken = {one for one, success in zip(table.index, table["success"], strict=True) if success}
+    broken = {one for one, success in zip(table.index, table.of_type("success", bool), strict=True) if success}
     return [one for one in index if one not in broken]
 
 

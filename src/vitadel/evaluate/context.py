@@ -28,7 +28,7 @@ from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import as_logits, in_own_precision
 from vitadel.core.device import device_of
 from vitadel.core.distributed import Ranks
-from vitadel.core.errors import UsageError, spelled
+from vitadel.core.errors import UsageError, short_repr, spelled
 from vitadel.core.files import parse_json
 from vitadel.core.flags import Flag
 from vitadel.core.numeric import check_seed
@@ -139,8 +139,17 @@ class Context:
         return names[label] if 0 <= label < len(names) else str(label)
 
     def correct(self, predictions: Sequence[int]) -> list[float]:
-        """1.0 for each image whose prediction is its label, else 0.0."""
-        return (torch.as_tensor(predictions) == self.images.labels).double().tolist()
+        """1.0 for each image whose prediction is its label, else 0.0; there must be one prediction for each."""
+        try:
+            prediction_N = torch.as_tensor(predictions)
+        except (RuntimeError, TypeError, ValueError):  # of an edited file
+            prediction_N = torch.empty(0)
+        if prediction_N.shape != self.images.labels.shape or prediction_N.is_floating_point():
+            raise UsageError(
+                f"there are {len(self.images)} images, and their predictions in {self.store.folder or 'memory'} are "
+                f"not one class each: {short_repr(predictions)}. Delete its tables and run the same command again."
+            )
+        return (prediction_N == self.images.labels).double().tolist()
 
     def local_part(self, index: Iterable[int] | None = None) -> list[int]:
         """This process's part of all images, or of those in `index`."""
@@ -305,7 +314,8 @@ class Context:
     def flags(self) -> list[Flag]:
         """All flags so far, in the order in which they were added."""
         rows = TableRows(self.store.read(FLAGS))
-        columns = (rows[name] for name in ("order", "index", "code", "sentence", "evidence"))
+        kinds = {"order": int, "index": int, "code": str, "sentence": str, "evidence": str}
+        columns = (rows.of_type(name, kind) for name, kind in kinds.items())
         return [
             Flag(code, sentence, _evidence(text)) for _, _, code, sentence, text in sorted(zip(*columns, strict=True))
         ]

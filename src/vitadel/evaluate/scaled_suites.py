@@ -1,7 +1,7 @@
 """Suites of attacks with rescaled attention: factors are searched once, then every attack runs plain and rescaled."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
 from vitadel.evaluate.context import Context
 from vitadel.evaluate.images import Images
+from vitadel.runs.typed_json import from_json
 
 # suffix of the names of attacks with gradients of the rescaled model
 SCALED = "+scaled"
@@ -24,6 +25,16 @@ RESCALED = Flag(
     {},
 )
 _FACTORS, _EVALUATED = "factors", "evaluated"
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """What is stored of a search."""
+
+    factors: Factors
+    tried: Sequence[Factors]
+    split: str
+    images: int
 
 
 def with_scaled(attacks: tuple[NamedAttack, ...], factors: Factors) -> tuple[NamedAttack, ...]:
@@ -55,13 +66,7 @@ def factors_record(ctx: Context, scaling: Scaling) -> dict[str, Any]:
         return {_FACTORS: asdict(search.best), "tried": tried, "split": split, "images": count, **costs}
 
     record = ctx.compute_once(_FACTORS, search)
-    try:
-        factors_of(record)
-    except (AssertionError, KeyError, TypeError, ValueError) as error:
-        raise UsageError(
-            f"{_FACTORS} in {ctx.store.folder} are not as a search writes them ({error!r}). "
-            "Delete the folder to have them searched again."
-        ) from error
+    from_json(_Search, record, f"{_FACTORS} in {ctx.store.folder}", "Delete the folder to have them searched again.")
     return record
 
 
@@ -76,7 +81,7 @@ def _searched_images(ctx: Context, scaling: Scaling) -> tuple[Images, str]:
 def search_flags(record: Mapping[str, Any], model: object) -> list[Flag]:
     """Flags if logits were scaled instead of attention, and if factors were selected on evaluated images."""
     flags = list(logit_scaling_flags(require_taps(model)))
-    if record.get("split") != _EVALUATED or len(record.get("tried", ())) < 2:  # nothing to select from
+    if record["split"] != _EVALUATED or len(record["tried"]) < 2:  # nothing to select from
         return flags
     count = record["images"]
     sentence = (
@@ -87,6 +92,6 @@ def search_flags(record: Mapping[str, Any], model: object) -> list[Flag]:
 
 def factors_of(record: Mapping[str, Any]) -> Factors:
     """The factors in a record of an evaluation with attention scaling."""
-    factors = record[_FACTORS]
-    assert isinstance(factors, dict)
-    return Factors(**{**factors, "attentions": tuple(factors["attentions"])})
+    return from_json(
+        Factors, record.get(_FACTORS), _FACTORS, "Delete the record of the evaluation, and evaluate again."
+    )

@@ -6,12 +6,15 @@ Stored results are not computed again.
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from vitadel.runs.tables import Columns, sorted_by_index
+from vitadel.core.errors import UsageError, short_reason
+from vitadel.runs.tables import Columns, StoredColumns, sorted_by_index
 
 Row = dict[str, Any]
 
@@ -102,7 +105,7 @@ class CachedStore(MemoryStore):
     def read(self, table: str) -> dict[str, list[Any]]:
         if table not in self._tables:
             self._tables[table] = self.source.read(table)
-        return MemoryStore.read(self, table)
+        return self._tables[table]
 
     def read_part(self, name: str) -> dict[str, Any] | None:
         return self.source.read_part(name)
@@ -128,6 +131,16 @@ class TableRows:
     def index(self) -> list[int]:
         """The images that have a row."""
         return self["index"]
+
+    def of_type(self, name: str, *kinds: type) -> list[Any]:
+        """One column, whose values must be of one of the types `kinds` if they come from files."""
+        return (
+            self.columns.of_type(name, *kinds) if isinstance(self.columns, StoredColumns) and len(self) else self[name]
+        )
+
+    def understood(self) -> AbstractContextManager[None]:
+        """Context manager: an error of code that only computes with these rows is blamed on them if they are stored."""
+        return self.columns.understood() if isinstance(self.columns, StoredColumns) else nullcontext()
 
     def by_index(self) -> dict[int, Row]:
         """Image index to row."""
@@ -169,6 +182,37 @@ class TableWriter:
             if self.before_write is not None:
                 self.before_write(rows)
             self.store.append(self.table, {name: [row[name] for row in rows] for name in rows[0]})
+
+
+@contextmanager
+def summarizing(store: ResultStore, *, resumed: bool) -> Iterator[None]:
+    """Context manager: an error inside is blamed on the stored rows if an earlier process wrote some of them.
+
+    They may have been edited, and no summary checks every value. Errors in rows of this process are not the files'.
+
+    Args:
+        store: The store that a summary is made from.
+        resumed: Whether it had rows when this process began.
+    """
+    with warnings.catch_warnings():
+        if resumed:
+            warnings.simplefilter("ignore")  # of numbers that no study computes
+        try:
+            yield
+        except (UsageError, OSError):
+            raise
+        except Exception as error:
+            if not resumed:
+                raise
+            raise UsageError(
+                f"the rows in {store.folder} cannot be summarized: {type(error).__name__}: {short_reason(error)}. "
+                "Restore its tables and parts, or delete them and run the same command again."
+            ) from error
+
+
+def has_rows(store: ResultStore) -> bool:
+    """Whether the folder of a store has rows of an unfinished evaluation, or of a study."""
+    return store.folder is not None and any((store.folder / name).exists() for name in ("tables", "parts"))
 
 
 def indices(store: ResultStore, table: str) -> set[int]:

@@ -77,6 +77,12 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Raises:
         UsageError: If the file cannot be read, or is damaged.
     """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"the name {str(path)!a} is not UTF-8, and safetensors opens no such file. Rename it."
+        ) from None
     with _refusing(path, "a safetensors file"), safetensors.safe_open(path, "pt") as file:
         tensors, about = {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
     written = about.pop(_HASH, None)  # files of other libraries and of earlier versions have none

@@ -6,17 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitadel.core.files import printable
 from vitadel.runs import ManifestRecord
 
 if TYPE_CHECKING:
     from vitadel.report.reader import RunRecord
 
 Identity = tuple[str, str]  # the name of a model, and the hash of its weights
-
-
-def printable(text: str) -> str:
-    """A name for pages and figures, with characters escaped that UTF-8 cannot encode."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def model_name(manifest: ManifestRecord) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitadel.core.errors import UsageError, short_repr
-from vitadel.core.files import read_json
+from vitadel.core.files import printable, read_json
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy
-from vitadel.report.labels import model_name, printable, with_labels
+from vitadel.report.labels import model_name, with_labels
 from vitadel.runs import ManifestRecord, Run
 from vitadel.runs.schema import (
     FORMER_FLAG_CODES,

@@ -7,7 +7,6 @@ eval/<name>/rows.parquet  one row per image (`vitadel.runs.schema.ImageRows`)
 """
 
 import json
-import math
 import re
 import time
 import zlib
@@ -27,6 +26,8 @@ _MANIFEST, _LOG = "manifest.json", "log.jsonl"
 _SERIES = ("step", "holdout")
 # a line of the log that ends with a checksum of its content
 _SEALED = re.compile(rb'(?P<content>\{.*), "crc32": "(?P<crc32>[0-9a-f]{8})"\}\s*')
+# beyond all float32
+_LARGEST = 2.0**128
 # maximum number of characters of a value in an error about differences
 _LONGEST = 80
 
@@ -207,7 +208,9 @@ class Run:
 
     def results(self, name: str) -> ResultFolder:
         """The results of one evaluation, to write or to read."""
-        return ResultFolder(self.folder / "eval" / name)
+        manifest = self.manifest
+        count = manifest.find("data", "splits", manifest.text("split"), "count")
+        return ResultFolder(self.folder / "eval" / name, count if type(count) is int else None)
 
     def evaluations(self) -> list[str]:
         """The names of the finished evaluations, also of those whose rows or summary are missing."""
@@ -308,4 +311,5 @@ def _is_cut_short(line: bytes) -> bool:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it is a number that a float32 can hold: a log has no others, and no axis shows a range of 1e308."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitadel.core.errors import UsageError, short_reason, short_repr
-from vitadel.core.files import check_regular_file, read_json, write_npz
+from vitadel.core.errors import UsageError, short_repr
+from vitadel.core.files import read_json, read_npz, write_npz
 from vitadel.core.flags import Flag
 from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.runs.exhibits import Exhibit, Table
@@ -53,6 +53,12 @@ _FORMER_UNITS = {"linf": "1/255"}
 FORMER_FLAG_CODES = {"search-fell-back": "search-fallback", "robust-fell": "robust-accuracy-drop"}
 # kinds of measures that are shares, lie in [0, 1] and are read in percent
 SHARES = frozenset({"accuracy", "error", "bias", "share"})
+# the kinds and the dimensions of the arrays of a gallery
+_GALLERY = {
+    **{"clean": ("u", 4), "adversarial": ("f", 4)},
+    **dict.fromkeys(("label", "clean_prediction", "prediction"), ("iu", 1)),
+    **{"broken_by": ("U", 1), "classes": ("U", 1), "eps": ("f", 0), "norm": ("U", 0)},
+}
 # keys of a study's file that are not its own numbers
 _STUDY_KEYS = ("schema", "study", "title", "summary", "exhibits")
 
@@ -303,26 +309,28 @@ class Gallery:
 
     @classmethod
     def read(cls, path: Path) -> "Gallery":
-        """The gallery of an archive."""
-        check_regular_file(path)
-        try:
-            with np.load(path, allow_pickle=False) as stored:
-                broken_by = stored["broken_by" if "broken_by" in stored else "fell_to"]  # the name before version 1
-                return cls(
-                    clean=stored["clean"],
-                    adversarial=stored["adversarial"].astype(np.float32),
-                    label=stored["label"].tolist(),
-                    clean_prediction=stored["clean_prediction"].tolist(),
-                    prediction=stored["prediction"].tolist(),
-                    broken_by=broken_by.tolist(),
-                    classes=stored["classes"].tolist(),
-                    eps=float(stored["eps"]),
-                    norm=str(stored["norm"]),
-                )
-        except Exception as error:  # a damaged archive can raise anything
-            raise UsageError(
-                f"cannot read {path}: {short_reason(error)}. Delete it to report without its pictures."
-            ) from error
+        """The gallery of an archive; raises a UsageError of one line if it is damaged."""
+        remedy = "Delete it to report without its pictures."
+        stored = read_npz(path, _GALLERY, remedy, former={"broken_by": "fell_to"})
+        if not _is_gallery(stored):
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in stored.items() if array.ndim)
+            raise UsageError(f"{path} does not hold a clean and an attacked picture per image, got {shapes}. {remedy}")
+        plain = {name: array.tolist() for name, array in stored.items() if array.ndim < 4}
+        return cls(clean=stored["clean"], adversarial=stored["adversarial"].astype(np.float32), **plain)
+
+
+def _is_gallery(stored: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether the arrays are of the same images, and the pictures can be drawn."""
+    clean, adversarial = stored["clean"], stored["adversarial"]
+    per_image = [stored[name] for name in ("label", "clean_prediction", "prediction", "broken_by")]
+    return (
+        clean.dtype == np.uint8
+        and clean.shape == adversarial.shape
+        and clean.shape[3] == 3
+        and 0 not in clean.shape[1:3]
+        and all(len(values) == len(clean) for values in per_image)
+        and bool((np.abs(adversarial) <= 2).all() and np.isfinite(stored["eps"]))  # pixels lie in [0, 1]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from vitadel.core.errors import UsageError, short_repr
 from vitadel.core.files import read_json
 from vitadel.core.stats import Accuracy
 from vitadel.runs.schema import Measure
 from vitadel.runs.typed_json import from_json, to_json
+
+_REMEDY = "Delete it and run the same command again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,13 @@ class SweepRecord:
     rows: Sequence[CombinationRecord]
     left_out: Sequence[str] = field(default=(), metadata={"omit": True})
 
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if missing := [axis for axis in self.axes if axis not in row.values]:
+                raise UsageError(
+                    f"the row {short_repr(row.name)} has no value of the axis {short_repr(missing[0])}. {_REMEDY}"
+                )
+
     def to_json(self) -> dict[str, object]:
         """The record as plain JSON."""
         content: dict[str, object] = to_json(self)
@@ -137,4 +147,4 @@ class SweepRecord:
 
 def read_sweep(path: Path) -> SweepRecord:
     """The record in a `table.json`."""
-    return from_json(SweepRecord, read_json(path), path, "Delete it and run the same command again.")
+    return from_json(SweepRecord, read_json(path), path, _REMEDY)

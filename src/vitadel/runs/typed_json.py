@@ -5,6 +5,7 @@ records. `to_json` writes it; `from_json` reads it and raises a UsageError of on
 annotations.
 
 - A number that is not finite is written as null; a field for such numbers is annotated `float | None`.
+- Characters of a text that UTF-8 cannot encode, which JSON can hold, are read as escapes: no font can draw them.
 - An array is written as base64: `{"dtype": "uint8", "shape": [2, 2], "base64": "AAECAw=="}`.
 - A field with the metadata `key` is written under that name; `was` lists names of earlier versions, still read.
 - A field that has its default may be absent. One with the metadata `omit` is not written while it has its default.
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin
 import numpy as np
 
 from vitadel.core.errors import UsageError, short_repr, unknown_name_error
+from vitadel.core.files import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -124,7 +126,7 @@ def _read(kind: Any, value: object, path: str) -> object:
     if origin in (tuple, list, Sequence):
         entries, (inner, *_) = _expect(value, list, "a list", path), get_args(kind)
         if {type(entry) for entry in entries} <= _plain_types(inner):  # columns of a million images are read at once
-            return tuple(entries)
+            return tuple(printable(entry) if type(entry) is str else entry for entry in entries)
         return tuple(_read(inner, entry, f"{path}[{i}]") for i, entry in enumerate(entries))
     if origin in (dict, Mapping):
         entries = _expect(value, dict, "an object", path)
@@ -147,7 +149,7 @@ def _read_plain(kind: type, value: object, path: str) -> object:
         return float(value)
     if type(value) is not kind:  # not isinstance: a bool is not a number
         raise _mismatch(_PLAIN[kind], value, path)
-    return value
+    return printable(value) if isinstance(value, str) else value
 
 
 def _read_union(kinds: Sequence[Any], value: object, path: str) -> object:
@@ -157,12 +159,12 @@ def _read_union(kinds: Sequence[Any], value: object, path: str) -> object:
     if len(kinds) == 1:
         return _read(kinds[0], value, path)
     if type(value) in kinds:  # a whole number stays one where both are allowed
-        return value
+        return _read_plain(type(value), value, path)
     if not all(dataclasses.is_dataclass(kind) for kind in kinds):
         return _read(float if float in kinds else kinds[0], value, path)
     known = {kind.kind: kind for kind in kinds}
     name, version = (_expect(value, dict, "an object", path).get(tag) for tag in _TAGS)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise unknown_name_error("kind of exhibit", str(name), known)
     if type(version) is not int or version > known[name].version:
         raise UsageError(

@@ -97,6 +97,26 @@ def test_an_interrupted_study_resumes_at_the_next_image(confidence: Any, x: Tens
     assert record.tables[0].rows[0][1] == resumed["mean"]
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("confidence", "x", "cannot be summarized: TypeError: .* Restore its tables and parts, or delete them and run"),
+        ("confidence", [0.5], "cannot be summarized: TypeError"),
+        ("other", 0.5, r"the rows in .*/tables/confidence have no column 'confidence'\. Delete"),
+        ("seconds", "x", "cannot be summarized"),
+    ],
+)
+def test_forged_rows_of_a_study_are_refused(
+    confidence: Any, x: Tensor, tmp_path: Path, column: str, value: object, message: str
+) -> None:
+    forged: dict[str, list[object]] = {"index": list(range(N)), "seconds": [0.1] * N, column: [value] * N}
+    ResultFolder(tmp_path).append("confidence", forged)
+    with pytest.raises(UsageError, match=message) as error:
+        studied_in(tmp_path, Brightness(), x, Y, confidence())
+    assert "\n" not in str(error.value)
+    assert ResultFolder(tmp_path).read("confidence") == forged
+
+
 class Alone(Ranks):
     """One of several ranks that does not wait for the others."""
 

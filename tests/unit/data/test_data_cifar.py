@@ -212,6 +212,21 @@ def test_crafted_pickles_are_refused_in_one_line(tmp_path: Path) -> None:
         assert line.startswith(f"{path} is not a file of CIFAR-10: "), line
 
 
+@pytest.mark.parametrize("code", [b"]" * 2**21 + b"a" * (2**21 - 1), b"(" * 2**21, b"]q\0" + b"h\0a" * 2**20])
+def test_a_pickle_of_millions_of_lists_is_not_read_to_its_end(archive: Path, code: bytes) -> None:
+    path = archive / "cifar-10-batches-py" / "batches.meta"
+    path.write_bytes(b"\x80\x02" + code + b".")
+    with pytest.raises(UsageError, match=r"batches\.meta is not a file of CIFAR-10: it has more than 1048576 opcodes"):
+        cifar10(archive)
+
+
+def test_a_file_larger_than_the_archive_is_not_read(archive: Path) -> None:
+    with (archive / "cifar-10-batches-py" / "test_batch").open("r+b") as file:
+        file.truncate(2**30)  # without taking that much of the disk
+    with pytest.raises(UsageError, match="test_batch is not a file of CIFAR-10: it has 1073741824 bytes, more than"):
+        cifar10(archive)
+
+
 @pytest.mark.parametrize("protocol", range(5))
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_every_protocol_and_order_is_read(archive: Path, protocol: int, order: Literal["C", "F"]) -> None:

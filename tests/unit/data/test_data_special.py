@@ -139,10 +139,12 @@ def test_integers_beyond_sixteen_bits_are_refused() -> None:
         (lambda path: path.write_bytes(b""), "not an image file"),
         (lambda path: path.write_bytes(path.read_bytes()[:-30]), "image file is truncated"),
         (lambda path: Image.new("1", (14000, 14000)).save(path), "exceeds limit of"),  # a bomb: 3 kB, 196 megapixels
+        (lambda path: Image.new("1", (10000, 10000)).save(path), "it has 10000 x 10000 pixels, more than 89478485"),
         (lambda path: Image.new("RGB", (1, 60000)).save(path), "1 x 60000 pixels, which a short side of 48 makes"),
     ],
-    ids=["empty", "truncated", "bomb", "thin"],
+    ids=["empty", "truncated", "bomb", "half a bomb", "thin"],
 )
+@pytest.mark.filterwarnings("ignore:Image size")
 def test_files_that_cannot_be_decoded_are_named(pets: Path, write: Callable[[Path], object], reason: str) -> None:
     path = pets / "test" / "cat" / "01.png"
     write(path)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vitadel import data
 from vitadel.attacks import FGSM, PGD, Engine
 from vitadel.core.errors import UsageError
+from vitadel.core.files import write_npz
 from vitadel.data import DataSet, Squash
 from vitadel.evaluate import AttackSuite, Context, NamedAttack, read_adversarial_images
 from vitadel.evaluate.adversarial_images import ImageFiles
@@ -116,6 +117,34 @@ def test_a_lost_or_damaged_file_of_images_is_named(steep_model_and_data: tuple[S
 
 def assert_named(error: UsageError, file: Path) -> None:
     assert f"cannot read {file}: " in str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "forged", "message"),
+    [
+        ("deltas", torch.zeros(1, 3, 9, 9), r"has a perturbation \[3, 9, 9\] of image 2, .* 4 images \[3, 8, 8\]"),
+        ("rows", torch.tensor([4]), "of image 4, and there are 4 images"),
+        ("rows", torch.tensor([-1]), "of image -1, and there are 4 images"),
+        ("rows", torch.tensor([2, 3]), "has 1 deltas of 2 images"),
+        ("rows", torch.tensor([2.0]), "rows is float32"),
+        ("deltas", torch.zeros(3, 8, 8), "deltas is float32"),
+    ],
+    ids=str,
+)
+def test_perturbations_that_do_not_fit_the_images_are_refused(
+    tmp_path: Path, name: str, forged: Tensor, message: str
+) -> None:
+    digits = data.load("digits[:4]", preprocess=Squash(8))
+    arrays = {"rows": torch.tensor([2]), "deltas": torch.full((1, 3, 8, 8), 0.25)}
+    arrays |= {"exact_rows": torch.zeros(0, dtype=torch.int64), "exact_deltas": torch.zeros(0, 3, 8, 8)}
+    file = tmp_path / "found" / "2.npz"
+    write_npz(file, {key: value.numpy() for key, value in arrays.items()})
+    x0 = digits.test.images(torch.tensor([2]))[0]
+    assert torch.equal(read_adversarial_images(tmp_path / "found", digits.test)[2], (x0 + 0.25).clamp(0, 1))
+    write_npz(file, {key: value.numpy() for key, value in {**arrays, name: forged}.items()})
+    with pytest.raises(UsageError, match=message) as error:
+        read_adversarial_images(tmp_path / "found", digits.test)
+    assert str(file) in str(error.value)
 
 
 def test_missing_adversarial_images_are_reported(steep_model_and_data: tuple[Steep, DataSet], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The cascade: known verdicts on a model whose radii are known, nothing attacked twice, nothing computed twice."""
 
+import re
 import shutil
 import time
 from collections.abc import Mapping
@@ -450,6 +451,43 @@ def test_seconds_include_the_clean_pass(digits: DataSet, tmp_path: Path) -> None
     assert isinstance(attack_records, list)
     attacks = sum(attack["seconds"] for attack in attack_records)
     assert float(str(summary["seconds"])) >= attacks + 0.03 - 0.002  # each is rounded to a thousandth
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value", "message"),
+    [
+        ("clean", "correct_selected", "no", "have correct_selected = 'no', which is no float"),
+        ("clean", "top_other_classes", [10], "has [10] for the classes that an attack aims at"),
+        ("fgsm", "success", "no", "have success = 'no', which is no bool"),
+        ("fgsm", "success", None, "have success = None, which is no bool"),
+        ("fgsm", "success", "", "have no column 'success'"),
+        ("flags", "evidence", 7, "have evidence = 7, which is no str"),
+    ],
+)
+def test_forged_rows_of_an_interrupted_attack_are_refused(
+    relabeled: tuple[Ink, DataSet], tmp_path: Path, table: str, column: str, value: object, message: str
+) -> None:
+    model, dataset = relabeled
+
+    def interrupt(what: str, done: int, total: int, numbers: Mapping[str, float]) -> None:
+        if what.endswith("pgd"):
+            raise KeyboardInterrupt
+
+    run = claim(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60, notify=interrupt)
+    results = run.results("two-linf-0.05")
+    results.append("flags", {"index": [3], "order": [0], "code": ["a"], "sentence": ["b"], "evidence": ["{}"]})
+    stored = results.read(table)
+    forged = {**stored, column: [value] * len(stored["index"])}
+    if value == "":
+        del forged[column]
+    shutil.rmtree(results.table(table))
+    results.append(table, forged)
+    with pytest.raises(UsageError, match=re.escape(message)) as error:
+        evaluate(model, dataset, SUITE, run, threat=Linf(0.05), batch=60)
+    assert "tables" in str(error.value)
+    assert results.read("pgd")["index"]
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "{", "[1]", "7"])

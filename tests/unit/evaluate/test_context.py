@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -49,6 +50,14 @@ class Counted:
         if self.fails_at in self.batches[-1]:
             raise KeyboardInterrupt
         return {"level": batch.x.mean((1, 2, 3)) * 255, "label": batch.y}
+
+
+@pytest.mark.parametrize("forged", [[0] * 6, [0.0] * 7, ["x"] * 7, [None] * 7, [[0, 1]] * 7, [[0], [0, 1]]], ids=str)
+def test_predictions_that_are_not_one_class_per_image_are_refused(store: ResultStore, forged: list[Any]) -> None:
+    ctx = context(store)
+    assert ctx.correct(ctx.images.labels.tolist()) == [1.0] * 7
+    with pytest.raises(UsageError, match="there are 7 images, and their predictions in .* are not one class each"):
+        ctx.correct(forged)
 
 
 def test_map_gives_every_image_its_row(store: ResultStore) -> None:

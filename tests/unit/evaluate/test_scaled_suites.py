@@ -156,10 +156,16 @@ def test_without_training_images_the_evaluated_ones_are_searched_and_that_is_fla
 
 def test_damaged_factors_are_named(model: Model, digits: data.DataSet, tmp_path: Path) -> None:
     run, suite = claimed(tmp_path / "a"), AttackSuite("own", "", (PLAIN,))
-    damaged: tuple[dict[str, object], ...] = ({}, {"factors": {}}, {"factors": {"attentions": 3}})
-    for content in damaged:
+    damaged: tuple[tuple[dict[str, object], str], ...] = (
+        ({}, "factors is missing"),
+        ({"factors": {}}, r"factors\.attentions is missing"),
+        ({"factors": {"attentions": 3}}, r"factors\.attentions should be a list, got 3"),
+        ({"factors": {"attentions": ["x"]}}, r"factors\.attentions\[0\] should be a number, got 'x'"),
+        ({"factors": {"attentions": [1.0]}, "tried": 3}, "tried should be a list, got 3"),
+    )
+    for content, message in damaged:
         write_json(tmp_path / "a" / FACTORS, {"seconds": 1.0, **content})
-        with pytest.raises(UsageError, match="factors in .* are not as a search writes .* Delete the folder"):
+        with pytest.raises(UsageError, match=f"factors in .*: {message}. Delete the folder"):
             evaluate(model, digits, suite, run, threat=Linf(48 / 255), scaling=SMALL)
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from evaluations import evaluate_one  # type: ignore[import-not-found]
@@ -76,6 +78,39 @@ def test_an_interrupted_suite_computes_nothing_twice(tmp_path: Path, after: int,
     third = Bins()
     assert evaluate_one(third, gray_images(LEVELS), CELLS, claim(tmp_path / "cut")) == resumed
     assert third.seen == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("prediction", "x", "predictions in .*run/eval/corruptions are not one class each: .* Delete its tables"),
+        ("prediction", None, "predictions in .*run/eval/corruptions are not one class each: .* Delete its tables"),
+        ("seconds", "x", "rows in .*run/eval/corruptions cannot be summarized: TypeError: .* Restore its tables"),
+        ("other", 0, r"the rows in .*tables/clean have no column 'prediction'\. Delete .*tables/clean and"),
+    ],
+)
+def test_forged_rows_of_an_interrupted_suite_are_refused_and_kept(
+    tmp_path: Path, column: str, value: object, message: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        evaluate_one(Interrupted(30), gray_images(LEVELS), CELLS, claim(tmp_path / "run"), batch=4)
+    clean = tmp_path / "run" / "eval" / "corruptions" / "tables" / "clean"
+    for path in clean.iterdir():
+        path.unlink()
+    stored = {"index": range(11), "seconds": [0.1] * 11, "prediction": [0] * 11, column: [value] * 11}
+    if column == "other":
+        del stored["prediction"]
+    pq.write_table(pa.table(stored), clean / "0.parquet")
+    with pytest.raises(UsageError, match=message) as error:
+        evaluate_one(Bins(), gray_images(LEVELS), CELLS, claim(tmp_path / "run"), batch=4)
+    assert "\n" not in str(error.value)
+    assert len(list(clean.parent.iterdir())) == 7
+
+
+def test_an_error_of_a_suite_itself_is_not_blamed_on_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Corruptions, "rows", lambda self, ctx: ctx.unknown)
+    with pytest.raises(AttributeError, match="unknown"):
+        evaluate_one(Bins(), gray_images(LEVELS), CELLS, claim(tmp_path / "run"), batch=4)
 
 
 def test_two_ranks_compute_what_one_does(tmp_path: Path) -> None:

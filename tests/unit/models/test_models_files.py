@@ -290,3 +290,10 @@ def test_a_failed_write_is_a_usage_error(state: State, tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_in_a_folder_whose_name_is_not_utf8_are_not_called_damaged(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "w.safetensors", {"a": torch.zeros(2)}, {})
+    renamed = tmp_path.rename(tmp_path.with_name("run\udcff"))
+    with pytest.raises(UsageError, match=r"w\.safetensors' is not UTF-8, and safetensors opens no such file\. Rename"):
+        read_tensors(renamed / "w.safetensors")

@@ -17,6 +17,7 @@ from vitadel.report.comparison.models import Comparison, compare_models
 from vitadel.report.reader import read_runs
 from vitadel.report.text import latex_text, markdown_text
 from vitadel.runs import Run
+from vitadel.runs.schema import Measure
 
 EVIL = "a_b & 50% #1 {x} $y$ ~z^2 \\w <i> | \"q\", 'r'"
 
@@ -87,6 +88,14 @@ def test_csv_has_plain_numbers(runs: list[Path]) -> None:
     assert (first["corruptions"], second["corruptions"], second["corruptions n"]) == ("", "0.75", "2")
     assert (second["flags"], second["potentially unreliable"]) == ("1", "0")
     assert "clean delta" not in next(csv.reader(io.StringIO(as_csv(table(runs)))))
+
+
+@pytest.mark.parametrize("name", ['=HYPERLINK("x")', "+1", "-1", "@SUM(A1)", "\uff1d1"])
+def test_csv_has_no_formulas(make: Any, name: str) -> None:
+    run = make.claim("run", "=1+1")
+    make.perturb(run, name, [-1.0, -2.0], measures=[Measure(name, -1.5, -2.0, -1.0, 2, "mCE", main=True)])
+    heads, row = csv.reader(io.StringIO(as_csv(table([run.folder]))))
+    assert (heads[3], row[1], row[3]) == (f"'{name}", "'=1+1", "-1.5")
 
 
 def test_json_has_everything(runs: list[Path]) -> None:

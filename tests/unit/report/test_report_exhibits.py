@@ -204,6 +204,16 @@ def test_patches_are_drawn_as_blocks() -> None:
     np.testing.assert_array_equal(black, np.kron(small, np.ones((2, 3, 1), np.uint8)))
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_numbers_that_no_axis_can_show_are_one_line_of_error(make: Any) -> None:
+    run = make.study("run", "vit", Lines("Far", "A line.", [Line("a", [0, 1], [-1e308, 1e308])], "x", "y"))
+    with pytest.raises(
+        UsageError, match=r"the figure '.*' cannot be drawn \(\w+Error: .*\)\. Check the numbers"
+    ) as error:
+        write_report([run], run.parent / "report.html")
+    assert "\n" not in str(error.value)
+
+
 def damaged(run: Path, number: int, **fields: object) -> None:
     """Change fields of one exhibit of the result."""
     path = run / "study" / "result.json"

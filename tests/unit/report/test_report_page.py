@@ -20,6 +20,7 @@ from vitadel.core.stats import accuracy, expected_accuracy
 from vitadel.report import summarize, write_report, write_tables
 from vitadel.runs import Run
 from vitadel.runs.schema import AttackRecord, Gallery, SuiteRecord, ThreatRecord
+from vitadel.runs.sweep_schema import CombinationRecord, SweepRecord
 
 SECTIONS = ("comparison", "summary", "trust", "curve", "attacks", "training", "gallery", "provenance", "copy")
 
@@ -393,6 +394,21 @@ def test_a_flipped_bit_in_the_gallery_is_detected_or_harmless(make: Any) -> None
     assert detected > 50
 
 
+def test_the_table_of_a_sweep_is_shown_and_one_without_its_axes_is_refused(make: Any) -> None:
+    run = Run.claim(make.root / "sweep", "sweep", {"recipe": "digits"}, device="cpu").folder
+    rows = tuple(CombinationRecord(f"lr={lr}", {"lr": lr}, "failed", "too large a step") for lr in ("0.1", "0.2"))
+    record = SweepRecord("digits", ("lr",), None, None, None, None, rows)
+    write_json(run / "table.json", record.to_json())
+    assert page([run]).count("too large a step") == 2
+    write_json(run / "table.json", {**record.to_json(), "axes": ["lr", "other"]})
+    with pytest.raises(UsageError) as error:
+        page([run])
+    assert str(error.value) == (
+        f"{run / 'table.json'}: the row 'lr=0.1' has no value of the axis 'other'. "
+        "Delete it and run the same command again."
+    )
+
+
 def test_names_that_are_not_utf8_are_escaped(make: Any, tmp_path: Path) -> None:
     run = make.evaluate("run", "vit", {8: 3})
     make.change(run, "vit-\udce9", "model", "name")
@@ -400,6 +416,13 @@ def test_names_that_are_not_utf8_are_escaped(make: Any, tmp_path: Path) -> None:
     out = write_report([run], tmp_path / "report.html")
     assert "vit-\\udce9" in out.read_text(encoding="utf-8")
     assert write_tables([run], tmp_path / "tables")
+
+
+def test_a_folder_whose_name_is_not_utf8_is_reported(make: Any, tmp_path: Path) -> None:
+    run = make.evaluate("run", "vit", {8: 3})
+    whole = page([run])
+    renamed = run.rename(tmp_path / "run\udcff")
+    assert page([renamed]) == whole.replace(">run<", ">run\\udcff<")
 
 
 def test_an_invalid_output_path_is_refused(make: Any, tmp_path: Path) -> None:

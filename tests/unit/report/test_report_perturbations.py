@@ -167,6 +167,7 @@ def test_without_a_baseline_the_page_explains_how_to_choose_one(make: Any) -> No
         ),
         ({"title": None}, "title should be text, got None"),
         ({"exhibits": [{"kind": "pie", "version": 1}]}, "unknown kind of exhibit 'pie'"),
+        ({"exhibits": [{"kind": [], "version": 1}]}, r"unknown kind of exhibit '\[\]'"),
         ({"conventions": [1]}, r"conventions should be an object, got \[1\]"),
         ({"schema": "suite/2"}, "has version 2, and this Vitadel reads up to 1. Update it"),
     ],

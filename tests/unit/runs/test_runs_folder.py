@@ -416,3 +416,10 @@ def test_named_pipes_in_a_run_folder_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "claimed" / ".lock")
     with pytest.raises(UsageError, match=r"\.lock: it is a named pipe"):
         claim(tmp_path / "claimed")
+
+
+def test_numbers_of_a_log_that_no_float32_holds_are_no_numbers(tmp_path: Path) -> None:
+    run = claim(tmp_path / "run")
+    run.log("step", step=1, loss=3e38, best=1e308, worst=-1e308)
+    (entry,) = run.read_log("step")
+    assert entry.numbers == {"step": 1, "loss": 3e38}

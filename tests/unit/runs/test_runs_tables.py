@@ -3,16 +3,18 @@
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from vitadel.core.errors import UsageError
-from vitadel.core.files import read_json, write_json
+from vitadel.core.files import read_json, write_json, write_npz
 from vitadel.core.flags import Flag
-from vitadel.runs import ResultFolder
+from vitadel.runs import ResultFolder, Run
 from vitadel.runs.schema import Gallery, SuiteRecord
 from vitadel.runs.tables import Columns
 
@@ -248,6 +250,146 @@ def test_more_rows_than_any_data_set_are_not_read(tmp_path: Path, monkeypatch: p
     results = ResultFolder(tmp_path)
     results.append("a", {"index": [0, 1, 2]})
     monkeypatch.setattr("vitadel.runs.tables.MOST_ROWS", 2)
-    monkeypatch.setattr(pq.ParquetFile, "read", None)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
     with pytest.raises(UsageError, match=r"it has 3 rows, more than 2\. Delete that file"):
+        results.read("a")
+
+
+def gallery() -> Gallery:
+    """Two images of 4 x 6 pixels."""
+    clean = np.full((2, 4, 6, 3), 51, np.uint8)
+    attacked = np.ones((2, 4, 6, 3), np.float32)
+    return Gallery(clean, attacked, [0, 1], [0, 1], [0, 0], ["", "pgd"], ["cat", "dog"], 0.1, "l2")
+
+
+def test_a_gallery_survives_its_file(tmp_path: Path) -> None:
+    gallery().write(tmp_path / "gallery.npz")
+    read = Gallery.read(tmp_path / "gallery.npz")
+    assert np.array_equal(read.clean, gallery().clean)
+    assert np.array_equal(read.adversarial, gallery().adversarial)
+    assert (read.label, read.broken_by, read.classes, read.eps, read.norm) == (
+        *([0, 1], ["", "pgd"], ["cat", "dog"]),
+        *(0.1, "l2"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "forged"),
+    [
+        ("clean", np.zeros((2, 4, 6), np.uint8)),
+        ("clean", np.zeros((2, 4, 6, 3), np.int64)),
+        ("clean", np.zeros((2, 4, 6, 3), np.uint16)),
+        ("adversarial", np.zeros((2, 6, 4, 3), np.float32)),
+        ("adversarial", np.full((2, 4, 6, 3), np.nan, np.float32)),
+        ("adversarial", np.full((2, 4, 6, 3), 1e300)),
+        ("label", np.array([0])),
+        ("label", np.array(["cat", "dog"])),
+        ("prediction", np.array(1)),
+        ("broken_by", np.array([1, 2])),
+        ("classes", np.array([["cat", "dog"]])),
+        ("eps", np.array([0.1, 0.2])),
+        ("eps", np.array(np.inf)),
+        ("norm", np.array(2.0)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value.dtype}{value.shape}",
+)
+def test_a_gallery_of_other_shapes_or_types_is_refused(tmp_path: Path, name: str, forged: np.ndarray) -> None:
+    gallery().write(tmp_path / "gallery.npz")
+    with np.load(tmp_path / "gallery.npz") as stored:
+        arrays = {**stored, name: forged}
+    write_npz(tmp_path / "gallery.npz", arrays)
+    with pytest.raises(UsageError, match=r"gallery\.npz.* Delete it to report without its pictures\.") as error:
+        Gallery.read(tmp_path / "gallery.npz")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shape", [(2, 0, 6, 3), (2, 4, 6, 4)])
+def test_pictures_without_pixels_or_in_other_colors_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    clean = np.zeros(shape, np.uint8)
+    replace(gallery(), clean=clean, adversarial=clean.astype(np.float32)).write(tmp_path / "gallery.npz")
+    with pytest.raises(UsageError, match="does not hold a clean and an attacked picture per image, got clean"):
+        Gallery.read(tmp_path / "gallery.npz")
+
+
+def test_an_archive_that_expands_to_gigabytes_is_not_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_npz(tmp_path / "gallery.npz", {"clean": np.zeros(10_000_000, np.uint8)})
+    monkeypatch.setattr("vitadel.core.files.MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(np, "load", None)
+    with pytest.raises(UsageError, match="it expands to 100001.. bytes, more than 1000000. Delete it"):
+        Gallery.read(tmp_path / "gallery.npz")
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        (["0", "1"], "index should be the number of an image, got '0'"),
+        ([0.0, 1.0], r"index should be the number of an image, got 0\.0"),
+        ([0, None], "index should be the number of an image, got None"),
+        ([0, -1], "index should be the number of an image, got -1"),
+        ([False, True], "index should be the number of an image, got False"),
+        ([3, 3], "it has several rows of one image"),
+    ],
+    ids=str,
+)
+def test_rows_whose_index_counts_no_images_are_refused(tmp_path: Path, index: list[object], message: str) -> None:
+    results = ResultFolder(tmp_path)
+    results.append("a", columns([7]))
+    for path in (tmp_path / "rows.parquet", results.table("a") / "000000000.parquet"):
+        pq.write_table(pa.table({"index": index, "label": [1, 2]}), path)
+    for read, name in ((results.rows, "rows"), (lambda: results.read("a"), "000000000")):
+        with pytest.raises(UsageError, match=rf"cannot read rows in .*{name}\.parquet: {message}\. Delete that file"):
+            read()
+
+
+def test_rows_without_an_index_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"label": [1, 2]}), tmp_path / "rows.parquet")
+    with pytest.raises(UsageError, match=r"rows\.parquet: it has no column index\. Delete that file"):
+        ResultFolder(tmp_path).rows()
+
+
+def test_files_of_a_table_with_the_same_image_or_other_columns_are_refused(tmp_path: Path) -> None:
+    for name, other in (("twice", columns([9, 1])), ("other", {"index": [9]})):
+        results = ResultFolder(tmp_path)
+        results.append(name, columns([1, 2]))
+        pq.write_table(pa.table(other), results.table(name) / "000000009.parquet")
+    with pytest.raises(UsageError, match=r"tables/twice have several rows of one image\. Delete .*tables/twice and"):
+        results.read("twice")
+    with pytest.raises(UsageError, match=r"tables/other differ in their columns\. Delete .*tables/other and run"):
+        results.read("other")
+
+
+def test_a_missing_column_names_its_rows(tmp_path: Path) -> None:
+    evaluated(tmp_path).append("pgd", columns([0]))
+    results = ResultFolder(tmp_path)
+    for rows, source in (
+        (results.read("pgd"), tmp_path / "tables" / "pgd"),
+        (results.rows(), tmp_path / "rows.parquet"),
+        (results.read_verified()[1], tmp_path / "rows.parquet"),
+    ):
+        with pytest.raises(UsageError) as error:
+            rows["success"]
+        assert str(error.value) == (
+            f"the rows in {source} have no column 'success'. "
+            f"Delete {source} and run the same command again, which computes its rows."
+        )
+
+
+def test_more_rows_than_the_data_have_images_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = {"data": {"splits": {"test": {"count": 3}}}, "split": "test"}
+    run = Run.claim(tmp_path / "run", "evaluate", parts, device="cpu")
+    (folder := run.results("clean").folder).mkdir(parents=True)
+    pq.write_table(pa.table({"index": range(70_000)}), folder / "rows.parquet")
+    assert len(ResultFolder(folder).rows()["index"]) == 70_000
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
+    with pytest.raises(UsageError, match=r"rows\.parquet: it has 70000 rows, more than 65536\. Delete that file"):
+        Run.open(tmp_path / "run").results("clean").rows()
+
+
+def test_a_small_file_of_large_rows_is_not_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = ResultFolder(tmp_path)
+    results.append("a", {"index": list(range(2000)), "note": ["a" * 10_000] * 2000})
+    (file,) = results.table("a").iterdir()
+    assert file.stat().st_size < 40_000
+    monkeypatch.setattr("vitadel.runs.tables.MOST_BYTES", 5_000_000)
+    with pytest.raises(UsageError, match="it expands to more than 5000000 bytes"):
         results.read("a")

@@ -1,5 +1,7 @@
 """Pictures of augmentation: they are what a training sees, and each transform alone is what it should be."""
 
+import os
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -151,6 +153,21 @@ def test_by_default_every_transform_is_shown_alone(split: Split, monkeypatch: py
     vd.show_data("digits[:8]", recipe="cifar10-vit-tiny-short", preprocess="squash:32", images=3)
     assert sheet.cells[0][0].pixels.shape == (8, 8, 3)
     assert (len(drawn[1].rows), drawn[1].cells[0][0].pixels.shape) == (3, (32, 32, 3))
+
+
+@pytest.mark.parametrize("name", [b"\xff", "\u732b".encode(), b"$x\x1b"])
+def test_classes_of_any_name_are_drawn_without_warnings(tmp_path: Path, name: bytes) -> None:
+    for split in ("train", "test"):
+        for folder in (tmp_path / split / os.fsdecode(name), tmp_path / split / "z"):
+            folder.mkdir(parents=True)
+            for number in range(2):
+                Image.new("RGB", (9, 9), (number, 90, 30)).save(folder / f"{number}.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = vd.show_data(
+            f"folder:{tmp_path}", tmp_path / "a.png", augmentation="mixup", copies=1, preprocess="squash:8"
+        )
+    assert pixels(out).std() > 10
 
 
 Call = Callable[[Path], object]

@@ -18,6 +18,10 @@ from vitadel.data.pixels import Arrays
 from vitadel.data.preprocess import Preprocess
 from vitadel.data.split import Split
 
+# the largest file has 155 MB, and a few opcodes for each of its 50,000 images
+MOST_BYTES = 2**28
+MOST_OPCODES = 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -104,6 +108,8 @@ def _is_label(value: object, num_classes: int) -> bool:
 
 def _load(path: Path, layout: Layout) -> dict[object, object]:
     check_regular_file(path)
+    if (size := path.stat().st_size) > MOST_BYTES:
+        raise _corrupt(path, layout, f"it has {size} bytes, more than {MOST_BYTES}")
     try:
         content = _DataUnpickler(path.read_bytes()).load()
     except OSError as error:
@@ -225,6 +231,19 @@ class _DataUnpickler(pickle._Unpickler):
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")  # the archives were written by Python 2
+        self.opcodes_left = MOST_OPCODES
+
+    @staticmethod
+    def _counted(load: Callable[[Any], None]) -> Callable[[Any], None]:
+        """The method of an opcode, which refuses the file if it has too many opcodes."""
+
+        def counted(self: "_DataUnpickler") -> None:
+            self.opcodes_left -= 1
+            if self.opcodes_left < 0:
+                raise pickle.UnpicklingError(f"it has more than {MOST_OPCODES} opcodes")
+            load(self)
+
+        return counted
 
     def find_class(self, module: str, name: str) -> object:
         if (module, name) not in _ALLOWED:
@@ -263,14 +282,17 @@ class _DataUnpickler(pickle._Unpickler):
 
 
 _PLAIN: _Opcodes = dict(pickle._Unpickler.dispatch)
+_CHECKED: _Opcodes = {
+    **{code: _PLAIN[code] for (code,) in _OPCODES},
+    pickle.REDUCE[0]: _DataUnpickler._load_reduce,
+    pickle.BUILD[0]: _DataUnpickler._load_build,
+    pickle.SETITEM[0]: _DataUnpickler._load_setitem,
+    pickle.SETITEMS[0]: _DataUnpickler._load_setitems,
+    pickle.DICT[0]: _DataUnpickler._load_dict,
+}
 _DataUnpickler.dispatch.update(
     {
         **dict.fromkeys(range(256), _DataUnpickler._refuse),
-        **{code: _PLAIN[code] for (code,) in _OPCODES},
-        pickle.REDUCE[0]: _DataUnpickler._load_reduce,
-        pickle.BUILD[0]: _DataUnpickler._load_build,
-        pickle.SETITEM[0]: _DataUnpickler._load_setitem,
-        pickle.SETITEMS[0]: _DataUnpickler._load_setitems,
-        pickle.DICT[0]: _DataUnpickler._load_dict,
+        **{code: _DataUnpickler._counted(load) for code, load in _CHECKED.items()},
     }
 )

@@ -16,7 +16,7 @@ from vitadel.data import DataSet, check_not_empty
 from vitadel.evaluate.context import Context, threat_needed, without_caller_modes
 from vitadel.evaluate.images import skipped_flags
 from vitadel.evaluate.sanity_checks import sanity_flags
-from vitadel.evaluate.store import CachedStore, ResultStore
+from vitadel.evaluate.store import CachedStore, ResultStore, has_rows, summarizing
 from vitadel.runs.exhibits import Exhibit
 from vitadel.runs.schema import Measure, SuiteRecord, ThreatRecord
 from vitadel.threats import Threat, check_size
@@ -162,15 +162,18 @@ def run_suite(suite: Suite, ctx: Context) -> SuiteRecord:
         The record, checked against the rows.
     """
     if not ctx.store.finished:
+        resumed = has_rows(ctx.store)
         suite.run(ctx)
         ctx.ranks.barrier()
         if ctx.ranks.rank == 0:
             # reading tables waits for no other process here
             local = replace(ctx, ranks=Ranks(), store=CachedStore(source=ctx.store))
             own = {"index": range(len(ctx.images)), "id": ctx.images.ids, "label": ctx.images.labels.tolist()}
-            ctx.store.finish({**own, **suite.rows(local)}, suite.summarize(local).to_json())
+            with summarizing(ctx.store, resumed=resumed):
+                ctx.store.finish({**own, **suite.rows(local)}, suite.summarize(local).to_json())
     ctx.ranks.barrier()
-    return SuiteRecord.from_json(ctx.store.read_verified()[0])
+    source = "the summary" if ctx.store.folder is None else ctx.store.folder / "summary.json"
+    return SuiteRecord.from_json(ctx.store.read_verified()[0], source)
 
 
 def suite_record(

@@ -110,7 +110,9 @@ class Spatial:
 
     def _wrong_NM(self, ctx: Context) -> Tensor:
         """[N, M]: whether each transformation fools the model on each grid image."""
-        return torch.tensor(ctx.table("grid")["wrong"], dtype=torch.bool).view(-1, len(self._grid(ctx)))
+        rows = ctx.table("grid")
+        with rows.understood():
+            return torch.tensor(rows["wrong"], dtype=torch.bool).view(-1, len(self._grid(ctx)))
 
     def _order(self, ctx: Context) -> Tensor:
         """The numbers of all transformations except the identity, in the order of the search."""

@@ -27,6 +27,8 @@ from vitadel.report.text import DASH, interval, latex_text, markdown_text, numbe
 Safe = Callable[[str], str]  # text as a format prints it unchanged
 
 _SCHEMA = 1  # of comparison.json
+# what formulas begin with in spreadsheets, some of which skip white space or read wide characters
+_FORMULA = (*"=+-@\t\r\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 def write_tables(runs: Sequence[Path], folder: Path, *, baseline: str | None = None) -> list[Path]:
@@ -94,11 +96,17 @@ def as_csv(comparison: Comparison) -> str:
     heads = [f"{column.key} {part}".strip() for column in comparison.columns for part in parts]
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    writer.writerow(["rank", "model", "parameters", *heads, "flags", "potentially unreliable"])
+    writer.writerow(["rank", "model", "parameters", *map(_plain_text, heads), "flags", "potentially unreliable"])
     for row in comparison.rows:
         numbers = [value for score in row.scores for value in _numbers(score, len(parts))]
-        writer.writerow([row.rank, row.label, row.parameters, *numbers, len(row.flags), int(row.unreliable)])
+        label = _plain_text(row.label)
+        writer.writerow([row.rank, label, row.parameters, *numbers, len(row.flags), int(row.unreliable)])
     return written.getvalue()
+
+
+def _plain_text(text: str) -> str:
+    """A name as a cell that spreadsheets take for text: one that begins like a formula is executed otherwise."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def as_json(comparison: Comparison) -> str:

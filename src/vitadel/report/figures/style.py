@@ -2,12 +2,14 @@
 
 import io
 import re
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vitadel.core.errors import UsageError, short_reason
 from vitadel.core.files import write_atomically
 
 if TYPE_CHECKING:
@@ -66,8 +68,25 @@ def styled(name: str, inches: tuple[float, float]) -> Iterator["Figure"]:
     from matplotlib.figure import Figure
 
     # a salt per figure, so that ids are unique on the page
-    with matplotlib.style.context({**_STYLE, "svg.hashsalt": name}, after_reset=True):
-        yield Figure(figsize=inches, layout="constrained")
+    with matplotlib.style.context({**_STYLE, "svg.hashsalt": name}, after_reset=True), warnings.catch_warnings():
+        # characters that the font lacks are drawn as boxes, and in SVG with the fonts of the browser; edited numbers
+        # may overflow
+        warnings.filterwarnings("ignore", r"Glyph \d+ ", UserWarning)
+        warnings.filterwarnings("ignore", r"(overflow|invalid value) encountered", RuntimeWarning)
+        with _drawing(name):
+            yield Figure(figsize=inches, layout="constrained")
+
+
+@contextmanager
+def _drawing(name: str) -> Iterator[None]:
+    """Inside, an error of matplotlib is blamed on the numbers, such as an edited one of 1e308 that no axis can show."""
+    try:
+        yield
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"the figure {name!r} cannot be drawn ({type(error).__name__}: {short_reason(error)}). "
+            "Check the numbers in the run folder, or leave that run out."
+        ) from error
 
 
 def svg(figure: "Figure") -> str:
