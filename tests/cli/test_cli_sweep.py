@@ -45,14 +45,14 @@ def test_a_sweep_is_trained_evaluated_shown_and_reported(vitadel: Command, tmp_p
 
 
 def test_a_failure_is_reported_with_exit_code_2(vitadel: Command, tmp_path: Path) -> None:
-    words = (*SWEEP, "--axis", "plan.optimizer.lr=1e30,1e-3", "--run", tmp_path / "run")
+    words = (*SWEEP, "--axis", "plan.optimizer.lr=1e10,1e-3", "--run", tmp_path / "run")
     code, out, err = vitadel(*words, "--json")
     assert code == 2
     assert [row["state"] for row in json.loads(out)["rows"]] == ["failed", "done"]
-    assert err == "vitadel: 1 of 2 combinations failed: lr=1e30. Run the same command again to retry them.\n"
+    assert err == "vitadel: 1 of 2 combinations failed: lr=1e10. Run the same command again to retry them.\n"
     code, out, _ = vitadel(*words)
     assert code == 2
-    assert "lr=1e30 failed: the loss is no longer finite" in out
+    assert "lr=1e10 failed: the loss is no longer finite" in out
     vitadel("report", tmp_path / "run", "--out", tmp_path / "page.html")
     assert "✗ the loss is no longer finite" in (tmp_path / "page.html").read_text()
 
