@@ -1,6 +1,7 @@
 """Shared by the API functions: arguments given as text, and error messages for arguments of other libraries."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
@@ -76,9 +77,10 @@ def device_of_text(device: "str | torch.device | None") -> "torch.device":
     if device is None:
         return best_device()
     try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
-    except (RuntimeError, AssertionError) as error:
+        with warnings.catch_warnings(action="ignore"):  # the name of a former backend is an error here, not a warning
+            chosen = torch.device(device)
+            torch.empty(0, device=chosen)
+    except Exception as error:  # a backend that is not installed may raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
             f"there is no device {str(device)!r} ({reason:.120}). Write cpu, cuda, cuda:1 or mps."
