@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ MOST_CHARACTERS = 2**28
 MOST_LEVELS = 100
 # an integer of 40 digits holds every seed and count, and still fits into a float
 MOST_DIGITS = 40
+# characters of a name; file systems take 255 bytes, and names have endings
+LONGEST_NAME = 120
 _KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -36,8 +39,14 @@ _KINDS = (
 
 
 def slug(text: str) -> str:
-    """A text as the name of a file: `pgd:steps=40` is `pgd-steps-40`."""
-    return re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-")
+    """A text as the name of a file: `pgd:steps=40` is `pgd-steps-40`; a long one is cut and ends in a hash."""
+    name = re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-")
+    return name if len(name) <= LONGEST_NAME else hashed_name(name, text)
+
+
+def hashed_name(name: str, text: str) -> str:
+    """The name of a file that is distinct from those of other texts: the beginning of `name`, and a hash of `text`."""
+    return f"{name[:LONGEST_NAME]}-{zlib.crc32(text.encode(errors='backslashreplace')):08x}"
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
