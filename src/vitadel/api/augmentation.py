@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitadel import data
+from vitadel.api.arguments import check_types
 from vitadel.api.data import as_preprocess, default_preprocess
 from vitadel.api.train import as_recipe
 from vitadel.core.errors import UsageError
@@ -70,6 +71,7 @@ def show_data(
     for name, count in (("images", 1 if images is None else images), ("copies", copies)):
         check_number(f"show_data({name}=)", _Shown, count)
     check_seed(seed)
+    check_types(show_data, locals())
     if recipe is None and spec is None:
         raise UsageError("got neither a data set nor a recipe, so there is nothing to show. Give one, such as digits.")
     alone = recipe is None and augmentation is None if alone is None else alone

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitadel import threats
 from vitadel.api.analyze import analyze, as_study
-from vitadel.api.arguments import progress_of
+from vitadel.api.arguments import check_types, progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT, evaluate
 from vitadel.api.sweep_result import SweepResult
 from vitadel.api.train import as_recipe
@@ -80,6 +80,9 @@ def sweep(
     Example:
         >>> sweep("digits-adversarial", "runs/decay", axes={"weight-decay": [0.05, 0.5]})
     """
+    if threat is not None:
+        threat = threats.as_threat(threat)
+    check_types(sweep, locals())
     given: dict[str, Any] = {
         "models": models,
         "axes": axes,
