@@ -200,7 +200,7 @@ def test_flags_are_shown_as_they_are_raised(
     vitadel: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
-    settings = ("--set=plan.optimizer.lr=1e30", "--set=plan.clip_grad=null", "--set=plan.log_every_steps=1")
+    settings = ("--set=plan.optimizer.lr=1e10", "--set=plan.clip_grad=null", "--set=plan.log_every_steps=1")
     code, _, err = vitadel("train", "digits-standard", "--data", "digits[:64]", *settings, "--run", tmp_path / "run")
     assert code == 2
     plain = " ".join(err.split())

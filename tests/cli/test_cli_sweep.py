@@ -12,6 +12,7 @@ from vitadel.recipes.published_tables import SWEEPS
 Command = Callable[..., tuple[int, str, str]]
 
 QUICK = ("--data", "digits[:64]", "--set", "plan.epochs=1", "--set", "plan.warmup_epochs=0")
+ZOO = "zoo:cifar10-vit-tiny-short"
 SWEEP = ("sweep", "digits-standard", *QUICK)
 
 
@@ -45,14 +46,14 @@ def test_a_sweep_is_trained_evaluated_shown_and_reported(vitadel: Command, tmp_p
 
 
 def test_a_failure_is_reported_with_exit_code_2(vitadel: Command, tmp_path: Path) -> None:
-    words = (*SWEEP, "--axis", "plan.optimizer.lr=1e30,1e-3", "--run", tmp_path / "run")
+    words = (*SWEEP, "--axis", "plan.optimizer.lr=1e10,1e-3", "--run", tmp_path / "run")
     code, out, err = vitadel(*words, "--json")
     assert code == 2
     assert [row["state"] for row in json.loads(out)["rows"]] == ["failed", "done"]
-    assert err == "vitadel: 1 of 2 combinations failed: lr=1e30. Run the same command again to retry them.\n"
+    assert err == "vitadel: 1 of 2 combinations failed: lr=1e10. Run the same command again to retry them.\n"
     code, out, _ = vitadel(*words)
     assert code == 2
-    assert "lr=1e30 failed: the loss is no longer finite" in out
+    assert "lr=1e10 failed: the loss is no longer finite" in out
     vitadel("report", tmp_path / "run", "--out", tmp_path / "page.html")
     assert "✗ the loss is no longer finite" in (tmp_path / "page.html").read_text()
 
@@ -63,6 +64,16 @@ def test_errors_are_one_line_and_leave_no_files(vitadel: Command, tmp_path: Path
         (("sweep", "digits-standart", "--axis", "seed=0"), "unknown recipe 'digits-standart'. Did you mean"),
         (SWEEP, "a sweep needs something to vary"),
         ((*SWEEP, "--axis", "plan.epoch=1"), "unknown setting of TrainingConfig 'epoch'"),
+        ((*SWEEP, "--axis", "seed=0,0"), "the axis 'seed' has two values labeled '0'"),
+        (
+            ("sweep", "--model", "a=x", "--model", "a=y", "--suite", "clean"),
+            "the axis 'model' has two values labeled 'a'",
+        ),
+        (("sweep", "--model", ZOO, "--data", "digits[:8]"), "the sweep trains nothing and evaluates nothing"),
+        (
+            ("sweep", "--model", ZOO, "--model", "b=nope", "--suite", "clean", "--data", "digits[:8]"),
+            "model=b: 'nope' is not a model: no such file or folder",
+        ),
         ((*SWEEP, "--axis", "seed=0", "--suite", "quik"), "unknown suite or attack 'quik'. Did you mean 'quick'"),
         ((*SWEEP, "--axis", "seed=0", "--attack", "quick"), "unknown attack 'quick'. Known: apgd"),
         ((*SWEEP, "--axis", "seed=0", "--attack", "pgd:stps=3"), "unknown setting of pgd 'stps'. Did you mean 'steps'"),

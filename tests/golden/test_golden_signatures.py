@@ -25,7 +25,7 @@ from vitadel.core.numeric import Range
 RECORD = Path(__file__).with_name("signatures.json")
 # each command is recorded with its options instead
 PACKAGES = [one.name for one in pkgutil.iter_modules(vitadel.__path__) if one.ispkg and one.name != "cli"]
-LIMITS = ("ge", "gt", "le", "lt")
+LIMITS = ("ge", "gt", "le", "lt", "top")
 
 
 def plain(value: object) -> Any:

@@ -24,7 +24,7 @@ from vitadel.attacks.isolation import isolated
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, CountOrZero, Range, check_ranges
+from vitadel.core.numeric import Count, CountOrZero, Range, StepsOrZero, check_ranges
 from vitadel.core.oom import in_batches
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.core.stats import accuracy
@@ -54,8 +54,8 @@ class Convergence:
     about: ClassVar[str] = "convergence of the attack: loss and accuracy against steps, and the loss around images"
     needs_threat: ClassVar[bool] = True
 
-    steps: tuple[CountOrZero, ...] = (0, 1, 2, 5, 10, 50, 100)
-    restarts: Count = 5
+    steps: tuple[StepsOrZero, ...] = (0, 1, 2, 5, 10, 50, 100)
+    restarts: Annotated[int, Range(ge=1, top=1000, hint="Each has a table of its own.")] = 5
     images: Count = 100
     step_size: Annotated[float, Range(gt=0, hint="Leave it out.")] | None = None
     slices: CountOrZero = 4

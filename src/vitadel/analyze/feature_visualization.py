@@ -26,7 +26,7 @@ from vitadel.analyze.base import map_chunks
 from vitadel.attacks import PGD
 from vitadel.attacks.isolation import isolated
 from vitadel.core.errors import UsageError, unknown_name_error
-from vitadel.core.numeric import Count, CountOrZero, Positive, check_ranges
+from vitadel.core.numeric import Count, CountOrZero, Positive, Steps, check_ranges
 from vitadel.core.oom import in_batches
 from vitadel.core.rng import RandomStreams, fold_seed
 from vitadel.evaluate.context import Context
@@ -81,7 +81,7 @@ class FeatureVisualization:
     images: Count = 2
     norm: str = Linf.name
     eps: Positive = 15.0
-    steps: Count = 100
+    steps: Steps = 100
     step_size: StepSize | None = None
 
     def __post_init__(self) -> None:

@@ -76,7 +76,7 @@ class Lesion:
     kinds: tuple[LesionKind, ...] = (LesionKind.BLOCK, LesionKind.ATTENTION, LesionKind.MLP)
     blocks: tuple[CountOrZero, ...] = ()
     removed: tuple[Count, ...] = ()
-    draws: Annotated[int, Range(ge=0, hint="0 leaves random removals out.")] = 25
+    draws: Annotated[int, Range(ge=0, top=10_000, hint="0 leaves random removals out.")] = 25
 
     def __post_init__(self) -> None:
         check_ranges(self)

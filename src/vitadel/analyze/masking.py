@@ -15,7 +15,7 @@ from vitadel.analyze.masking_figures import masking_exhibits
 from vitadel.analyze.masking_measurements import Measurements
 from vitadel.attacks import PGD, Scaling
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, CountOrZero, Positive, Range, check_ranges
+from vitadel.core.numeric import LARGEST_STEPS, Count, CountOrZero, Positive, Range, Steps, check_ranges
 from vitadel.evaluate.context import Context
 from vitadel.models import Model
 from vitadel.runs.schema import StudyRecord
@@ -40,13 +40,13 @@ class Masking:
     about: ClassVar[str] = "gradient masking by attention: gaps, zero gradients, curves, controls, a verdict"
     needs_threat: ClassVar[bool] = True
 
-    steps: Count = 100
-    iterations: tuple[Count, ...] = (10, 20, 50, 100, 200, 500, 1000)
+    steps: Steps = 100
+    iterations: tuple[Steps, ...] = (10, 20, 50, 100, 200, 500, 1000)
     shares: tuple[Positive, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    curve_steps: Count = 20
+    curve_steps: Steps = 20
     blocks: tuple[CountOrZero, ...] = ()
     targets: Count = 9
-    queries: Annotated[int, Range(ge=0, hint="0 leaves Square out.")] = 5000
+    queries: Annotated[int, Range(ge=0, top=LARGEST_STEPS, hint="0 leaves Square out.")] = 5000
     scaling: Scaling = field(default_factory=Scaling)
 
     def __post_init__(self) -> None:

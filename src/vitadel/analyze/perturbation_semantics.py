@@ -22,7 +22,7 @@ from vitadel.analyze.attacked_images import Sign, Stretch
 from vitadel.analyze.base import run_study, tensor_context
 from vitadel.core.device import device_of
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, check_ranges
+from vitadel.core.numeric import Count, Steps, check_ranges
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.core.rng import fold_seed
 from vitadel.core.stats import Accuracy, accuracy
@@ -64,7 +64,7 @@ class PerturbationSemantics:
 
     classifiers: tuple[str, ...] = ()
     images: Count = 6
-    steps: Count = 100
+    steps: Steps = 100
     step_size: attacked_images.StepSize | None = None
     stretch: Stretch = Stretch.EPS
     sign: Sign = Sign.ADDED

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitadel.analyze import attacked_images, spectrum
 from vitadel.analyze.attacked_images import Sign, Stretch, finite_mean_interval
 from vitadel.analyze.patch_grid import alignment, check_patch, expected_rank
-from vitadel.core.numeric import Count, check_ranges
+from vitadel.core.numeric import Count, Steps, check_ranges
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.store import TableRows
 from vitadel.models import Model, family_of
@@ -51,7 +51,7 @@ class Perturbations:
     needs_threat: ClassVar[bool] = True
 
     images: Count = 6
-    steps: Count = 100
+    steps: Steps = 100
     step_size: attacked_images.StepSize | None = None
     stretch: Stretch = Stretch.EPS
     sign: Sign = Sign.ADDED

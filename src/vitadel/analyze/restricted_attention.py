@@ -66,7 +66,7 @@ class RestrictedAttention:
 
     distances: tuple[CountOrZero, ...] = ()
     shuffle: Shuffle = Shuffle.ENTRIES
-    draws: Annotated[int, Range(ge=0, hint="0 leaves random masks out.")] = 1
+    draws: Annotated[int, Range(ge=0, top=1000, hint="0 leaves random masks out.")] = 1
     ends: tuple[Count, ...] = ()
     itself: bool = True
 

@@ -18,7 +18,7 @@ from vitadel.analyze import attacked_images
 from vitadel.analyze.attacked_images import finite_mean_interval
 from vitadel.analyze.saliency_maps import Method, SaliencyMaps, check_layer, offered
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, check_ranges
+from vitadel.core.numeric import Count, Steps, check_ranges
 from vitadel.core.oom import in_batches
 from vitadel.evaluate.context import Batch, Context
 from vitadel.evaluate.images import Images, thumbnail
@@ -54,7 +54,7 @@ class Saliency:
 
     methods: tuple[Method, ...] = ()
     images: Count = 6
-    steps: Count = 20
+    steps: Steps = 20
     step_size: attacked_images.StepSize | None = None
     layer: str | None = None
     center: bool = False

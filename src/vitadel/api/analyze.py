@@ -8,7 +8,7 @@ from torch import nn
 
 from vitadel import threats
 from vitadel.analyze import STUDIES, Study, run_study
-from vitadel.api.arguments import progress_of
+from vitadel.api.arguments import check_types, progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.inputs import Inputs, check_options
 from vitadel.api.models import ModelOptions
@@ -107,6 +107,7 @@ def analyze(
     check_seed(seed)
     check_number("batch_size", Count | None, batch_size)
     chosen, threat_or_default = as_study(study), threats.as_threat(threat or DEFAULT_THREAT)
+    check_types(analyze, locals())
     if threat is not None and not chosen.needs_threat:
         name = study.partition(":")[0] if isinstance(study, str) else type(study).__name__
         raise UsageError(f"the study {name} attacks nothing, got {spelled('threat', threat)}. Leave it out.")

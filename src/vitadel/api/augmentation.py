@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from vitadel import data
+from vitadel.api.arguments import check_types
 from vitadel.api.data import as_preprocess, default_preprocess
 from vitadel.api.train import as_recipe
 from vitadel.core.errors import UsageError
 from vitadel.core.files import printable
-from vitadel.core.numeric import Count, check_number, check_seed
+from vitadel.core.numeric import Range, check_number, check_seed
 from vitadel.data import DataSet, Split
 from vitadel.recipes import Recipe, override
 from vitadel.recipes.axes import AXES
@@ -23,6 +25,8 @@ from vitadel.train import TrainingConfig, preview_batches, single_transform_conf
 _ALL = "mixup+cutmix+rand+erase"
 _BASE = "xcit-n12-imagenet100"
 _SHOWN_SHARE = 0.005  # labels with a smaller weight are not named
+# rows or columns of one picture
+_Shown = Annotated[int, Range(ge=1, top=1000)]
 
 
 def show_data(
@@ -66,8 +70,9 @@ def show_data(
         >>> show_data("digits", "mixed.png", augmentation="mixup+cutmix")
     """
     for name, count in (("images", 1 if images is None else images), ("copies", copies)):
-        check_number(f"show_data({name}=)", Count, count)
+        check_number(f"show_data({name}=)", _Shown, count)
     check_seed(seed)
+    check_types(show_data, locals())
     if recipe is None and spec is None:
         raise UsageError("got neither a data set nor a recipe, so there is nothing to show. Give one, such as digits.")
     alone = recipe is None and augmentation is None if alone is None else alone

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vitadel import data
-from vitadel.api.arguments import check_arguments
+from vitadel.api.arguments import check_arguments, check_types
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Preprocess
 
@@ -58,6 +58,7 @@ def load_data(
         torch.Size([16, 3, 8, 8])
     """
     check_arguments(load_data, other, _ELSEWHERE)
+    check_types(load_data, locals())
     spec = str(spec)
     if preprocess is not None and image_size is not None:
         raise UsageError(f"got both image_size={image_size} and preprocess={preprocess!r}. Give one of them.")

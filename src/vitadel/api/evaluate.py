@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 from torch import nn
 
 from vitadel import threats
-from vitadel.api.arguments import progress_of
+from vitadel.api.arguments import check_types, progress_of
 from vitadel.api.inputs import Inputs, check_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import Evaluation
@@ -97,12 +97,12 @@ def evaluate(
     """
     check_options(evaluate, options)
     check_seed(seed)
-    chosen = as_suites(suites)
+    chosen, threat = as_suites(suites), threats.as_threat(threat)
+    check_types(evaluate, locals())
     chosen_scaling = parse_scaling(scaling) if isinstance(scaling, str) else scaling
     if keep_images or scaling is not None:
         _check_has_attacks(chosen, spelled("keep_images") if keep_images else spelled("scaling", scaling))
     engine = Engine(batch_size=batch_size, precision=precision, compile=compile)
-    threat = threats.as_threat(threat)
     inputs = Inputs.prepare(model, data, split=split, preprocess=preprocess, skip_unreadable=skip_unreadable, **options)
     _check(chosen, inputs, threat, chosen_scaling)
     kind = "attack" if all(suite.name == "attack" for suite in chosen) else "evaluate"

@@ -10,7 +10,7 @@ from torch import nn
 
 from vitadel import data as datasets
 from vitadel import models
-from vitadel.api.arguments import check_arguments, check_norm_and_eps, device_of_text
+from vitadel.api.arguments import check_arguments, check_norm_and_eps, check_types, device_of_text
 from vitadel.api.data import as_preprocess, default_preprocess
 from vitadel.api.models import ModelOptions, load_model
 from vitadel.core.device import device_name
@@ -32,7 +32,7 @@ _ELSEWHERE = {
 
 
 def check_options(function: Callable[..., object], options: Mapping[str, object]) -> None:
-    """Refuse `**options` that are not options of a model, such as `norm=` and `eps=`.
+    """Refuse `**options` that are not options of a model, such as `norm=` and `eps=`, or that have a wrong type.
 
     Raises:
         UsageError: If there are any; ignoring them would mean, for example, evaluating another threat.
@@ -40,6 +40,7 @@ def check_options(function: Callable[..., object], options: Mapping[str, object]
     other = {name: value for name, value in options.items() if name not in ModelOptions.__annotations__}
     check_norm_and_eps(function.__name__, None, other)
     check_arguments(function, other, _ELSEWHERE, options=ModelOptions.__annotations__)
+    check_types(load_model, options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from vitadel import models
-from vitadel.api.arguments import check_arguments, device_of_text
+from vitadel.api.arguments import check_arguments, check_types, device_of_text
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Normalization, Option
 
@@ -88,6 +88,7 @@ def load_model(
         torch.Size([2, 10])
     """
     check_arguments(load_model, other, _ELSEWHERE)
+    check_types(load_model, locals())
     if model is None or model == "":
         raise UsageError(f'load_model needs a model, got {model!r}. Write "timm:NAME", or name a folder or a file.')
     normalization = _normalization(mean, std)

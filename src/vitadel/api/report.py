@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from vitadel.api.arguments import check_types
 from vitadel.report import write_report, write_tables
 
 
@@ -31,6 +32,7 @@ def report(
         >>> report(["runs/vit", "runs/robust"], "report.html")
         [PosixPath('report.html')]
     """
+    check_types(report, locals())
     folders = [Path(one) for one in ([runs] if isinstance(runs, str | Path) else runs)]
     written = [] if tables is None else write_tables(folders, Path(tables), baseline=baseline)
     return [write_report(folders, Path(out), baseline=baseline), *written]

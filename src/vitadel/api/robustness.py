@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from vitadel.api.arguments import check_arguments, check_norm_and_eps, progress_of
+from vitadel.api.arguments import check_arguments, check_norm_and_eps, check_types, progress_of
 from vitadel.api.data import default_preprocess, load_data
 from vitadel.api.evaluate import DEFAULT_THREAT
 from vitadel.api.models import load_model
 from vitadel.api.results import Robustness
 from vitadel.attacks import Engine, NamedAttack, Scaling
 from vitadel.attacks.parsing import parse_scaling
-from vitadel.core.errors import UsageError
+from vitadel.core.errors import UsageError, short_repr
 from vitadel.core.progress import ProgressCallback
 from vitadel.data import DataSet, Split
 from vitadel.evaluate import AttackSuite, Context, MemoryStore, TensorImages, evaluate_suite
@@ -97,11 +97,12 @@ def robustness(
         y, threat = None, as_threat(y)  # type: ignore[arg-type]
     threat = check_norm_and_eps("robustness", threat, other) or threat
     check_arguments(robustness, other, _ELSEWHERE)
+    within = as_threat(threat or DEFAULT_THREAT)
+    check_types(robustness, locals())
     net = model if isinstance(model, nn.Module) else load_model(model, keep_head=True, device=None)
     images, attacks = TensorImages(*_tensors(net, x, y)), _one_suite(suite)
     chosen = _engine(engine, {"batch_size": batch_size, "precision": precision, "compile": compile or None})
     wanted = parse_scaling(scaling) if isinstance(scaling, str) else scaling
-    within = as_threat(threat or DEFAULT_THREAT)
     stores: dict[str, MemoryStore] = defaultdict(MemoryStore)
     with progress_of(progress) as notify:
         ctx = Context(net, images, threat=within, seed=seed, engine=chosen, progress=notify)
@@ -217,7 +218,13 @@ def _as_tensor(values: object, *, floating: bool) -> Tensor:
     """A tensor unchanged, an array as a tensor; float64 images of an array become float32, as models are."""
     if isinstance(values, Tensor):
         return values
-    tensor = torch.as_tensor(values)
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        what = "images as a tensor [n, channels, height, width]" if floating else "labels as a tensor [n]"
+        raise UsageError(
+            f"robustness takes {what}, or what torch.as_tensor can convert, got {short_repr(values)}. Convert it first."
+        ) from None
     if floating:
         return tensor.float() if tensor.dtype is torch.float64 else tensor
     return tensor.long() if not tensor.is_floating_point() and tensor.dtype is not torch.bool else tensor

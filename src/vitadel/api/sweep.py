@@ -7,7 +7,7 @@ from typing import Any
 
 from vitadel import threats
 from vitadel.api.analyze import analyze, as_study
-from vitadel.api.arguments import progress_of
+from vitadel.api.arguments import check_types, progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT, evaluate
 from vitadel.api.sweep_result import SweepResult
 from vitadel.api.train import as_recipe
@@ -18,6 +18,7 @@ from vitadel.core.progress import ProgressCallback
 from vitadel.core.settings import as_text
 from vitadel.evaluate import Suite, attacks_of
 from vitadel.evaluate.parsing import SINGLE_ATTACK, SuiteLike, as_suites, with_name
+from vitadel.models import is_path
 from vitadel.recipes import FORMER_RECIPE_NAMES, RECIPES, Recipe
 from vitadel.recipes.columns import Column, Evaluation
 from vitadel.recipes.published import PublishedSweep
@@ -53,8 +54,8 @@ def sweep(
             evaluate only `models`.
         run: The run folder; every combination is a run folder in it.
         models: Existing models to evaluate in place of trained ones: `{"label": "MODEL"}` or `["LABEL=MODEL",
-            "MODEL"]`. In a published table, the label assigns the model to the row of this name; rows without a model
-            are left out.
+            "MODEL"]`, where a path that exists may hold an = itself. In a published table, the label assigns the model
+            to the row of this name; rows without a model are left out.
         axes: The settings to vary, with their values: `{"plan.epochs": [10, 20]}` or `["plan.epochs=10,20"]`.
         overrides: Settings to change in all combinations.
         data: A data set in place of the recipe's.
@@ -79,6 +80,9 @@ def sweep(
     Example:
         >>> sweep("digits-adversarial", "runs/decay", axes={"weight-decay": [0.05, 0.5]})
     """
+    if threat is not None:
+        threat = threats.as_threat(threat)
+    check_types(sweep, locals())
     given: dict[str, Any] = {
         "models": models,
         "axes": axes,
@@ -235,11 +239,13 @@ def _with_models(
 
 
 def _labeled(text: str) -> tuple[str, str]:
-    """Label and model of `LABEL=MODEL`; a model without a label is its own label."""
+    """Label and model of `LABEL=MODEL`; a model without a label is its own label, and so is a path with an = in it."""
     label, equals, model = text.partition("=")
-    if equals and not (label and model):
+    if not equals or is_path(text):
+        return text, text
+    if not (label and model):
         raise UsageError(f"cannot read the model {text!r}. Write MODEL or LABEL=MODEL.")
-    return (label, model) if equals else (text, text)
+    return label, model
 
 
 def _columns(

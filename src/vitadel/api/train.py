@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vitadel.api.arguments import check_arguments, progress_of
+from vitadel.api.arguments import check_arguments, check_types, progress_of
 from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.progress import ProgressCallback
 from vitadel.data import DataSet
@@ -75,6 +75,7 @@ def train(
             "train takes data as text, because the recipe sets the preprocessing, got a "
             f'{type(data).__name__}. Write data="{spec}".'
         )
+    check_types(train, locals())
     with progress_of(progress) as notify:
         model = train_recipe(
             as_recipe(recipe), Path(run), data_spec=data, overrides=overrides, notify=notify, command=command

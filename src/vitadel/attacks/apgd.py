@@ -14,7 +14,7 @@ from torch import Tensor
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext, goal_per_target
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.flags import Flag
-from vitadel.core.numeric import Count, Range
+from vitadel.core.numeric import Range, Steps
 from vitadel.goals import Goal, Untargeted
 from vitadel.losses import dlr, logit_difference, margin, targeted_dlr
 from vitadel.threats import Threat, per_image
@@ -67,10 +67,11 @@ class APGD(IterativeAttack):
 
     former_names: ClassVar[dict[str, str]] = {"draws": "eot_samples", "wide_start": "use_larger_eps"}
 
-    steps: Count = 100
-    restarts: Count = 1
+    steps: Steps = 100
+    restarts: Steps = 1
     targets: Annotated[int, Range(ge=0, hint="0 attacks without targets.")] = 0
-    eot_samples: Count = 1
+    # their gradients are all kept until the mean is taken
+    eot_samples: Annotated[int, Range(ge=1, top=10_000)] = 1
     use_larger_eps: bool = False
 
     def num_steps(self, threat: Threat) -> int:

@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.numeric import Count, Range
+from vitadel.core.numeric import Range, Steps
 from vitadel.goals import Goal, TowardClass, require_untargeted
 from vitadel.losses import logit_difference
 from vitadel.threats import Threat, per_image
@@ -53,8 +53,8 @@ class FAB(IterativeAttack):
         >>> result = FAB(targets=9)(model, x, y, "linf:8/255")
     """
 
-    steps: Count = 100
-    restarts: Count = 1
+    steps: Steps = 100
+    restarts: Steps = 1
     targets: Annotated[int, Range(ge=0, hint="0 attacks all classes at once.")] = 0
 
     def num_steps(self, threat: Threat) -> int:

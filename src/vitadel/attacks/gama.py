@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
-from vitadel.core.numeric import Count, NonNegative
+from vitadel.core.numeric import NonNegative, Steps
 from vitadel.goals import require_untargeted
 from vitadel.losses import margin
 from vitadel.threats import Threat, per_image
@@ -44,8 +44,8 @@ class GAMA(IterativeAttack):
 
     former_names: ClassVar[dict[str, str]] = {"guide": "guidance_weight"}
 
-    steps: Count = 100
-    restarts: Count = 1
+    steps: Steps = 100
+    restarts: Steps = 1
     guidance_weight: NonNegative = GUIDANCE_WEIGHT
 
     @property

@@ -16,7 +16,7 @@ from vitadel.attacks.base import Attack
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, Positive, Range
+from vitadel.core.numeric import Positive, Range, Steps
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal
 from vitadel.threats import Threat, per_image
@@ -69,11 +69,11 @@ class PGD(IterativeAttack):
         >>> result.x_adv, result.success
     """
 
-    steps: Count = 20
+    steps: Steps = 20
     step_size: Annotated[float, Range(gt=0, hint="Leave it out for 2.5 eps / steps.")] | None = None
     random_start: bool = True
     start_noise: Positive | None = None
-    restarts: Count = 1
+    restarts: Steps = 1
     schedule: Schedule = constant
     keep_best: bool = True
     targets: Annotated[int, Range(ge=0, hint="0 attacks without targets.")] = 0

@@ -14,7 +14,7 @@ from torch import Tensor
 from vitadel.attacks.engine.iterative import IterativeAttack, Query, State, StepContext
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import Count, Range
+from vitadel.core.numeric import Range, Steps
 from vitadel.losses import Loss, margin
 from vitadel.threats import Threat, per_image
 
@@ -46,9 +46,9 @@ class Square(IterativeAttack):
 
     default_loss: ClassVar[Loss] = staticmethod(margin)
 
-    queries: Count = 5000
+    queries: Steps = 5000
     p_init: Annotated[float, Range(gt=0, le=1, hint="It is a part of the image.")] = 0.8
-    restarts: Count = 1
+    restarts: Steps = 1
 
     def num_steps(self, threat: Threat) -> int:
         return self.queries + 1  # the starting point is evaluated, too

@@ -20,7 +20,8 @@ def sweep(
             "--model",
             MODEL,
             "[LABEL=]MODEL",
-            "Evaluate this model in place of trained ones; repeatable. LABEL assigns it to a row of a published table.",
+            "Evaluate this model in place of trained ones; repeatable. LABEL assigns it to a row of a published table. "
+            "A path that exists may hold an = itself.",
         ),
     ] = [],  # noqa: B006
     axes: Annotated[

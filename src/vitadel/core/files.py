@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ MOST_LEVELS = 100
 MOST_DIGITS = 40
 # uncompressed: 256 perturbations of 800 x 800 pixels
 MOST_BYTES = 2**30
+# characters of a name; file systems take 255 bytes, and names have endings
+LONGEST_NAME = 120
 _KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
     (stat.S_ISSOCK, "a socket"),
@@ -39,8 +42,14 @@ _KINDS = (
 
 
 def slug(text: str) -> str:
-    """A text as the name of a file: `pgd:steps=40` is `pgd-steps-40`."""
-    return re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-")
+    """A text as the name of a file: `pgd:steps=40` is `pgd-steps-40`; a long one is cut and ends in a hash."""
+    name = re.sub(r"[^A-Za-z0-9_.+]+", "-", text).strip("-")
+    return name if len(name) <= LONGEST_NAME else hashed_name(name, text)
+
+
+def hashed_name(name: str, text: str) -> str:
+    """The name of a file that is distinct from those of other texts: the beginning of `name`, and a hash of `text`."""
+    return f"{name[:LONGEST_NAME]}-{zlib.crc32(text.encode(errors='backslashreplace')):08x}"
 
 
 def printable(text: str) -> str:

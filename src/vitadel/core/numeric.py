@@ -39,6 +39,7 @@ _MOST_DIGITS, _MOST_EXPONENT_DIGITS = 1100, 4
 class Range:
     """The values allowed: greater than `gt`, or equal to `ge`; less than `lt`, or equal to `le`.
 
+    Beyond `top` a value has a meaning, but no machine could compute with it; only the error for such a value says so.
     `hint` is what an error adds: what to write instead.
     """
 
@@ -46,12 +47,15 @@ class Range:
     gt: float | None = None
     le: float | None = None
     lt: float | None = None
+    top: float | None = None
     hint: str = ""
 
     def __repr__(self) -> str:
         """Only the bounds that are set, since signatures in `help` show it."""
         limits = (
-            f"{name}={_plain(value)}" for name in ("ge", "gt", "le", "lt") if (value := getattr(self, name)) is not None
+            f"{name}={_plain(value)}"
+            for name in ("ge", "gt", "le", "lt", "top")
+            if (value := getattr(self, name)) is not None
         )
         return f"Range({', '.join(limits)})"
 
@@ -61,7 +65,8 @@ class Range:
         return above and (self.le is None or value <= self.le) and (self.lt is None or value < self.lt)
 
     def bounded(self, largest: float) -> "Range":
-        """The same range with `largest` on the sides that are open to infinity."""
+        """The same range with `top`, by default `largest`, on the sides that are open to infinity."""
+        largest = largest if self.top is None else self.top
         below = self.ge is None and self.gt is None
         above = self.le is None and self.lt is None
         return replace(self, ge=-largest if below else self.ge, le=largest if above else self.le)
@@ -83,11 +88,15 @@ class Range:
 
 # pixels along a side of an image
 LARGEST_SIDE = 4096
+# steps, queries and the like of one search: some attacks make a table of all their steps before the first one
+LARGEST_STEPS = 1_000_000
 
 # the ranges that many settings share
 Side = Annotated[int, Range(ge=1, le=LARGEST_SIDE)]
 Count = Annotated[int, Range(ge=1)]
 CountOrZero = Annotated[int, Range(ge=0)]
+Steps = Annotated[int, Range(ge=1, top=LARGEST_STEPS)]
+StepsOrZero = Annotated[int, Range(ge=0, top=LARGEST_STEPS)]
 Positive = Annotated[float, Range(gt=0)]
 NonNegative = Annotated[float, Range(ge=0)]
 Degrees = Annotated[float, Range(ge=0, le=180)]

@@ -176,7 +176,7 @@ def field_docs(kind: type) -> dict[str, str]:
         if dataclasses.is_dataclass(base) and base.__module__ != "builtins":
             text = inspect.cleandoc(base.__doc__ or "")
             names = [f.name for f in dataclasses.fields(base)]
-            docs |= _mentioned(text, names) | _listed(text, names) | _below_declarations(base)
+            docs |= _mentioned(text, names) | listed_docs(text, names) | _below_declarations(base)
     return docs
 
 
@@ -195,10 +195,12 @@ def _below_declarations(kind: type) -> dict[str, str]:
     return texts
 
 
-def _listed(text: str, names: Sequence[str]) -> dict[str, str]:
+def listed_docs(text: str, names: Iterable[str]) -> dict[str, str]:
+    """The entries of these names under `Args:` or `Attributes:` of a docstring, each on one line."""
     section = re.search(r"^(?:Args|Attributes):\n((?:[ ]+.*\n?|\n)+)", text, re.M)
     entries = re.findall(r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {5,}.*)*)", section[1] if section else "", re.M)
-    return {name: " ".join(text.split()) for name, text in entries if name in names}
+    wanted = set(names)
+    return {name: " ".join(text.split()) for name, text in entries if name in wanted}
 
 
 def _mentioned(text: str, names: Sequence[str]) -> dict[str, str]:

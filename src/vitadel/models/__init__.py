@@ -5,7 +5,7 @@ from vitadel.models.adapters import add_adapters, save_adapters, tora, with_head
 from vitadel.models.build import own_models, timm_families
 from vitadel.models.families import family_of
 from vitadel.models.families.base import Layer
-from vitadel.models.loading import load, normalization_is_unknown, save, training_run_of, zoo
+from vitadel.models.loading import check_exists, is_path, load, normalization_is_unknown, save, training_run_of, zoo
 from vitadel.models.model import Cost, Model, cost, describe_model, set_attention_scales, wrap
 from vitadel.models.spec import RAW_PIXELS, ModelSpec, Normalization, Option
 from vitadel.models.taps import Taps
@@ -25,9 +25,11 @@ __all__ = [
     "Taps",
     "add_adapters",
     "attention_scales",
+    "check_exists",
     "cost",
     "describe_model",
     "family_of",
+    "is_path",
     "load",
     "normalization_is_unknown",
     "own_models",

@@ -19,7 +19,14 @@ from vitadel.models.families.base import classifiers
 from vitadel.models.model import Model
 from vitadel.models.spec import SPEC_KEY, ModelSpec, Normalization, Option
 from vitadel.models.tora import HEADS
-from vitadel.models.weights import check_keys, read_external_weights, read_tensors, strip_prefix, write_tensors
+from vitadel.models.weights import (
+    check_keys,
+    check_readable,
+    read_external_weights,
+    read_tensors,
+    strip_prefix,
+    write_tensors,
+)
 
 _ARCHITECTURES = ("timm:", "vitadel:")
 ZOO = Path(__file__).parents[1] / "zoo"  # a link to zoo/ inside the package, so that it is installed
@@ -98,9 +105,7 @@ def _load(text: str, request: _ModelRequest) -> Model:
 
 def _weights(text: str, request: _ModelRequest) -> tuple[Mapping[str, Tensor] | None, ModelSpec]:
     """The weights named by the text, None for random ones, and the spec before the changes of the request."""
-    name, at, file = text.partition("@")
-    if at and not file:  # with an unset variable in a script, this would silently train from scratch
-        raise UsageError(f"no file follows the @ in {text!r}. Write {name}@FILE, or leave out the @.")
+    name, file = _split_file(text)
     if not name.startswith(_ARCHITECTURES):
         if request.pretrained:
             raise UsageError(f"{text} is a checkpoint and has its weights, got pretrained=True. Leave it out.")
@@ -111,6 +116,41 @@ def _weights(text: str, request: _ModelRequest) -> tuple[Mapping[str, Tensor] | 
     if file:
         return read_external_weights(Path(file)), spec
     return _hub_weights(name) if request.pretrained else None, spec
+
+
+def _split_file(text: str) -> tuple[str, str]:
+    """`NAME@FILE` in two parts; the second is empty for a model without a file."""
+    name, at, file = text.partition("@")
+    if at and not file:  # with an unset variable in a script, this would silently train from scratch
+        raise UsageError(f"no file follows the @ in {text!r}. Write {name}@FILE, or leave out the @.")
+    return name, file
+
+
+def check_exists(model: str | Path) -> None:
+    """Refuse a model, named as for `load`, that does not exist; weights are not read.
+
+    Raises:
+        UsageError: If there is no such architecture, run folder or file.
+    """
+    name, mark, suffix = _split_suffix(str(model))
+    if mark:
+        check_exists(name)
+        file = suffix if mark == "+" else ""
+    elif name.startswith(_ARCHITECTURES):
+        name, file = _split_file(name)
+        default_spec(name, {}, num_classes=1)
+    else:
+        file = str(_checkpoint_path(name))
+    if file:
+        check_readable(Path(file))
+
+
+def is_path(model: str) -> bool:
+    """Whether a model, named as for `load`, is a file or folder that exists, or an architecture with such a file."""
+    name, mark, _ = _split_suffix(model)
+    if mark:
+        return is_path(name)
+    return os.path.exists(name.partition("@")[2] if name.startswith(_ARCHITECTURES) else name)
 
 
 def save(

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -41,8 +41,8 @@ class Normalization:
     @classmethod
     def of(cls, mean: float | Sequence[float], std: float | Sequence[float]) -> "Normalization":
         """From one number per channel, or one for all of them."""
-        channels = next((len(value) for value in (mean, std) if not isinstance(value, int | float)), 3)
-        each = ((value,) * channels if isinstance(value, int | float) else value for value in (mean, std))
+        channels = next((len(value) for value in (mean, std) if isinstance(value, Sized)), 3)
+        each = (value if isinstance(value, Sized) else (value,) * channels for value in (mean, std))
         return cls(*(tuple(map(float, one)) for one in each))
 
     @property

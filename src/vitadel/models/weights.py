@@ -114,6 +114,12 @@ def read_external_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def check_readable(path: Path) -> None:
+    """Refuse a file of weights that does not exist or may not be read; what it holds is not checked."""
+    with _refusing(path, "a file of weights"), path.open("rb"):
+        pass
+
+
 def _check_zip(path: Path) -> None:
     """Refuse an archive that expands to more than the file: torch writes entries uncompressed, one after another."""
     with path.open("rb") as file:

@@ -1,10 +1,11 @@
 """The axes of a sweep, and their values."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from vitadel.core.errors import UsageError, unknown_name_error
+from vitadel.core.errors import UsageError, short_repr, unknown_name_error
 from vitadel.core.settings import split_assignment
 from vitadel.recipes.augmentation_sets import AUGMENTATION_SETS
 from vitadel.recipes.columns import Column
@@ -14,6 +15,7 @@ from vitadel.train import Mixing, PILAugment
 
 # the base of the sixteen sets: Debenedetti 2022, section 4.1.6
 _JITTER = 0.4
+_EXAMPLE = "path=value,value such as plan.epochs=10,20"
 
 
 def _augmented(recipe: Recipe, name: str) -> Recipe:
@@ -78,14 +80,22 @@ class Axis:
     name: str
     values: tuple[Value, ...]
 
+    def __post_init__(self) -> None:
+        if not self.values:
+            raise UsageError(f"the axis {self.name!r} has no values. Write {_EXAMPLE}.")
+        if twice := [label for label, times in Counter(self.labels).items() if times > 1]:
+            raise UsageError(
+                f"the axis {self.name!r} has two values labeled {short_repr(twice[0])}, which would share a row. "
+                "Leave one out, or label it otherwise."
+            )
+
     @classmethod
     def read(cls, text: str) -> "Axis":
         """Parse an axis such as `weight-decay=0.05,0.5` or `plan.optimizer.weight_decay=0.05,0.5`."""
-        example = "path=value,value such as plan.epochs=10,20"
-        name, listed = split_assignment(text, "the axis", example)
+        name, listed = split_assignment(text, "the axis", _EXAMPLE)
         labels = listed.split(",")
         if not all(labels):
-            raise UsageError(f"cannot read the axis {text!r}. Write {example}.")
+            raise UsageError(f"cannot read the axis {text!r}. Write {_EXAMPLE}.")
         if "." not in name and name not in AXES and name not in {f.name for f in fields(Recipe)}:
             raise unknown_name_error("axis", name, AXES)
         return cls.of(name, labels)

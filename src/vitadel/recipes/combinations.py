@@ -1,14 +1,15 @@
 """Sweeps: variations of a recipe, or several models, and their evaluations."""
 
 import itertools
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitadel import data
+from vitadel.attacks.parsing import parse_scaling
 from vitadel.core.errors import UsageError, spelled
+from vitadel.core.files import LONGEST_NAME, hashed_name
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.evaluate import Suite, SuiteWithRadii
 from vitadel.evaluate.context import threat_needed
@@ -22,9 +23,6 @@ from vitadel.recipes.small import START, SmallScale
 from vitadel.runs import code_hashes, describe, fingerprint
 from vitadel.runs.manifest import differences
 from vitadel.threats import Threat, check_size, parse_threat
-
-# of the name of a folder: file systems take 255 bytes
-_LONGEST = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +199,17 @@ class Sweep:
         return images
 
     def check(self, combinations: Sequence[Combination]) -> None:
-        """Raise errors that would make a combination fail, before any training and before the folder is claimed."""
+        """Raise errors that would make a combination fail, before any training and before the folder is claimed.
+
+        Raises:
+            UsageError: If a combination cannot be trained or evaluated, or there is nothing to train or evaluate.
+        """
+        if not self.studies and not any(one.trained or self._is_evaluated(one) for one in combinations):
+            left_out = "".join(f"; {line}" for line in self.left_out(combinations))
+            raise UsageError(
+                f"the sweep trains nothing and evaluates nothing{left_out}. Write a suite, an attack or a study, such "
+                f"as {spelled('suite', 'quick')}."
+            )
         for one in combinations:
             images = self.images(one)
             if images.usual:
@@ -212,6 +220,10 @@ class Sweep:
                 side = data.parse_preprocess(one.trained.preprocess).size
                 for radius in _radii(one.columns, self.threat):
                     check_size(radius, (3, side, side))
+
+    def _is_evaluated(self, one: Combination) -> bool:
+        """Whether there are test images for one of the columns of a row."""
+        return any(self.images(one).find(column.suite) is not None for column in one.columns)
 
     def left_out(self, combinations: Sequence[Combination]) -> list[str]:
         """The columns whose images were not given, and what to give."""
@@ -267,12 +279,16 @@ def _radii(columns: Sequence[Column], threat: Threat | None) -> list[Threat]:
 
 
 def _check_columns(columns: Sequence[Column], threat: Threat | None) -> None:
-    """Refuse columns of one name, suites of one name with other settings, and attacks without a threat."""
+    """Refuse columns of one name, suites of one name with other settings, and attacks without a threat that exists."""
     if twice := [name for name, times in Counter(column.name for column in columns).items() if times > 1]:
         raise UsageError(f"the column {twice[0]!r} is given twice. Leave one out.")
     known: dict[tuple[str, str, str], Suite] = {}
     for column in columns:
         suite = column.suite
+        if column.threat:
+            parse_threat(column.threat)
+        if column.scaling:
+            parse_scaling(column.scaling)
         if suite.needs_threat and not column.threat and threat is None:
             raise threat_needed(suite.name)
         if known.setdefault((suite.name, column.threat, column.scaling), suite) != suite:
@@ -287,6 +303,6 @@ def _names(axes: Sequence[str], labels: Sequence[tuple[str, ...]]) -> list[str]:
     safe = ["".join(sign if sign.isalnum() or sign in "-_=.,+" else "-" for sign in name) for name in long]
     times = Counter(safe)
     return [
-        plain if times[plain] == 1 and len(plain) <= _LONGEST else f"{plain[:_LONGEST]}-{zlib.crc32(name.encode()):08x}"
+        plain if times[plain] == 1 and len(plain) <= LONGEST_NAME else hashed_name(plain, name)
         for plain, name in zip(safe, long, strict=True)
     ]

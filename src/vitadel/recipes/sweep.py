@@ -99,6 +99,7 @@ def run_sweep(
     deferred = DeferredProgress(notify)
     combinations = sweep.combinations(deferred)
     sweep.check(combinations)
+    _check_models(combinations, folder)
     left_out = sweep.left_out(combinations)
     parts = sweep.parts(combinations)
     run = Run.claim(folder, "sweep", parts, device=device_name(), ranks=launch_ranks(), command=command)
@@ -117,6 +118,18 @@ def run_sweep(
         if Ranks.of_launch().rank == 0:
             write_json(folder / "table.json", sweep_record(sweep, rows, left_out).to_json())
     return sweep_record(sweep, rows, left_out)
+
+
+def _check_models(combinations: Sequence[Combination], folder: Path) -> None:
+    """Refuse models that do not exist: without this, all rows before them would be computed first."""
+    for one in combinations:
+        model = one.model or one.recipe.model.start
+        if model == START or (one.trained is not None and _is_finished(folder / one.folder)):
+            continue
+        try:
+            models.check_exists(model)
+        except UsageError as error:
+            raise UsageError(f"{one.name}: {error}") from None
 
 
 def _train_and_evaluate(

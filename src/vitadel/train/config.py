@@ -16,7 +16,7 @@ from vitadel.objectives import ScheduleUnit
 from vitadel.train.input.augment import Augment
 from vitadel.train.input.mixing import Mixing
 from vitadel.train.input.pil_augment import PILAugment, Workers
-from vitadel.train.optim import OptimizerConfig
+from vitadel.train.optim import OptimizerConfig, Rate
 
 PositiveOrNull = Annotated[float, Range(gt=0, hint="Write none to leave it unset.")]
 
@@ -141,8 +141,8 @@ class TrainingConfig:
     lr_scaling: LRScaling = LRScaling.FIXED
     lr_batch_size: Count = 512
     warmup_epochs: NonNegative = 0.0
-    warmup_lr: NonNegative = 0.0
-    min_lr: NonNegative = 0.0
+    warmup_lr: Rate = 0.0
+    min_lr: Rate = 0.0
     cooldown_epochs: CountOrZero = 0
     decay_epochs: PositiveOrNull | None = None
     decay_rate: Annotated[float, Range(gt=0, le=1)] = 0.1

@@ -10,10 +10,13 @@ from torch import nn
 from torch.optim import Optimizer
 
 from vitadel.core.errors import UsageError
-from vitadel.core.numeric import NonNegative, Positive, Range, check_ranges
+from vitadel.core.numeric import Range, check_ranges
 
 # the decay of a running mean
 Decaying = Annotated[float, Range(ge=0, lt=1)]
+# far beyond any use; scaled, divided and multiplied by each other these still fit into a float32
+Rate = Annotated[float, Range(ge=0, top=1e10)]
+PositiveRate = Annotated[float, Range(gt=0, top=1e10)]
 
 
 class Decay(enum.Enum):
@@ -49,8 +52,8 @@ class AdamW:
         exempt: Patterns of the names of weights that are not decayed, such as `*.temperature`.
     """
 
-    lr: Positive
-    weight_decay: NonNegative = 0.05
+    lr: PositiveRate
+    weight_decay: Rate = 0.05
     betas: tuple[Decaying, Decaying] = (0.9, 0.999)
     decay: Decay = Decay.DIMENSIONS
     exempt: tuple[str, ...] = ()
@@ -74,8 +77,8 @@ class Lion:
         exempt: Patterns of the names of weights that are not decayed, such as `*.temperature`.
     """
 
-    lr: Positive
-    weight_decay: NonNegative = 0.5
+    lr: PositiveRate
+    weight_decay: Rate = 0.5
     betas: tuple[Decaying, Decaying] = (0.9, 0.99)
     decay: Decay = Decay.DIMENSIONS
     exempt: tuple[str, ...] = ()
@@ -100,8 +103,8 @@ class SGD:
         exempt: Patterns of the names of weights that are not decayed, such as `*.temperature`.
     """
 
-    lr: Positive
-    weight_decay: NonNegative = 5e-4
+    lr: PositiveRate
+    weight_decay: Rate = 5e-4
     momentum: Decaying = 0.9
     nesterov: bool = True
     decay: Decay = Decay.DIMENSIONS

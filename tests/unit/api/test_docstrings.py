@@ -45,7 +45,7 @@ def test_a_package_that_is_called_keeps_its_own_description() -> None:
 def test_ranges_in_signatures_show_what_is_set() -> None:
     assert repr(Range(ge=1)) == "Range(ge=1)"
     assert repr(Range(gt=0, le=0.5, hint="It is a share.")) == "Range(gt=0, le=0.5)"
-    assert "Range(ge=1)" in str(inspect.signature(vd.attacks.PGD))
+    assert "Range(ge=1, top=1000000)" in str(inspect.signature(vd.attacks.PGD))
 
 
 # what an example may use without importing it, besides `model`, `x` and `y`

@@ -59,6 +59,25 @@ def test_a_module_moves_to_the_device_that_is_named_and_to_no_other(net: nn.Modu
         device(device="cpu")  # it does try
 
 
+@pytest.mark.parametrize(
+    "device", ["privateuseone", "privateuseone:3", "hpu", "opengl", "vulkan", "cuda:99", "cuda:-1", "mkldnn", "gpu", ""]
+)
+def test_a_device_that_is_not_there_is_refused(
+    device: str, net: nn.Module, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Of a backend that is not installed, torch raises anything from an assertion to a failed import."""
+    for call in (
+        lambda: vd.load_model("timm:test_vit", num_classes=10, image_size=8, patch_size=2, device=device),
+        lambda: vd.evaluate(net, "digits[:4]", "clean", run=tmp_path / "run", device=device),
+    ):
+        text = message(call)
+        assert text.startswith(f"there is no device {device!r} (")
+        assert text.endswith("). Write cpu, cuda, cuda:1 or mps.")
+        assert "\n" not in text
+    assert not (tmp_path / "run").exists()
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("given", [{"mean": 0.5}, {"std": 0.5}])
 def test_one_half_of_a_normalization_is_refused_for_modules_too(
     given: dict[str, float], net: nn.Module, tmp_path: Path

@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from vitadel.attacks import ATTACKS, PGD
+from vitadel.analyze import Convergence, Lesion, Masking, RestrictedAttention, Saliency
+from vitadel.attacks import APGD, ATTACKS, FAB, GAMA, PGD, Engine, Scaling, Square
 from vitadel.core.errors import UsageError, short_repr, unknown_name_error
 from vitadel.core.numeric import Range, check_number, check_seed, parse_int, parse_number
+from vitadel.evaluate.suites.gray_level import GrayLevel
 from vitadel.threats import Linf
-from vitadel.train.optim import SGD, AdamW
+from vitadel.train import TrainingConfig
+from vitadel.train.optim import SGD, AdamW, Lion
 
 
 @pytest.mark.parametrize(
@@ -101,8 +104,10 @@ def test_an_integer_has_64_bits(text: str) -> None:
         (lambda: ATTACKS["fgsm"](step_size=-0.1), "FGSM.step_size must be positive, got -0.1. Leave it out for eps."),
         (lambda: PGD(steps=2.5), "PGD.steps must be a whole number and be at least 1, got 2.5."),  # type: ignore[arg-type]
         (lambda: PGD(steps=True), "PGD.steps must be a whole number and be at least 1, got True."),
-        (lambda: PGD(steps=2**31), "PGD.steps must lie in [1, 2147483647], got 2147483648."),
-        (lambda: PGD(steps=10**5000), "PGD.steps must lie in [1, 2147483647], got a number of thousands of digits."),
+        (lambda: PGD(steps=2**31 - 1), "PGD.steps must lie in [1, 1000000], got 2147483647."),
+        (lambda: PGD(steps=10**5000), "PGD.steps must lie in [1, 1000000], got a number of thousands of digits."),
+        (lambda: Masking(targets=2**31), "Masking.targets must lie in [1, 2147483647], got 2147483648."),
+        (lambda: SGD(1e38), "SGD.lr must lie in (0, 1e+10], got 1e+38."),
         (lambda: AdamW(0.1, betas=(1, 1)), "AdamW.betas[0] must lie in [0, 1), got 1."),
         (
             lambda: AdamW(0.1, betas=(0.9,)),  # type: ignore[arg-type]
@@ -120,6 +125,34 @@ def test_the_error_names_range_and_value(make: Any, message: str) -> None:
         make()
     assert str(raised.value).startswith(message)
     assert len(str(raised.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [
+        *((lambda n, kind=kind: kind(steps=n), 10**6) for kind in (APGD, FAB, GAMA, PGD, Saliency, GrayLevel)),
+        *((lambda n, kind=kind: kind(restarts=n), 10**6) for kind in (APGD, FAB, GAMA, PGD, Square)),
+        (lambda n: APGD(eot_samples=n), 10**4),
+        (lambda n: Square(queries=n), 10**6),
+        (lambda n: Scaling(batches=n), 10**6),
+        (lambda n: Engine(sync_interval=n), 10**6),
+        (lambda n: Convergence(steps=(0, n)), 10**6),
+        (lambda n: Convergence(restarts=n), 10**3),
+        (lambda n: Masking(iterations=(10, n)), 10**6),
+        (lambda n: Masking(steps=n), 10**6),
+        (lambda n: Masking(queries=n), 10**6),
+        (lambda n: Lesion(draws=n), 10**4),
+        (lambda n: RestrictedAttention(draws=n), 10**3),
+        (lambda n: AdamW(lr=n), 10**10),
+        (lambda n: Lion(lr=0.1, weight_decay=n), 10**10),
+        (lambda n: TrainingConfig(1, 1, AdamW(lr=0.1), warmup_lr=n), 10**10),
+    ],
+)
+def test_what_no_machine_can_compute_is_refused(make: Any, most: int) -> None:
+    """Tables of 2**31 steps would fill the memory, and rates beyond float32 end in an error of torch."""
+    make(most)
+    with pytest.raises(UsageError, match=r" must lie in [\[(][01], 1[01e+]*\], got 10*1\."):
+        make(most + 1)
 
 
 def test_ranges_are_described() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitadel import data, robustness
 from vitadel.api.results import Robustness
-from vitadel.attacks import APGD, FAB, FGSM, PGD, Attack, AutoAttack, Engine, Square
+from vitadel.attacks import APGD, FAB, FGSM, GAMA, PGD, Attack, AutoAttack, Engine, Square
 from vitadel.core.errors import UsageError
 from vitadel.core.stats import accuracy
 from vitadel.data import DataSet, Squash
@@ -216,6 +216,17 @@ def test_other_float_types_are_accepted(digits: DataSet) -> None:
     double = robustness(model, x.double(), y.to(torch.uint8), "linf:6/255", SMALL[:2])
     assert plain.broken_by == double.broken_by
     assert torch.equal(plain.x_adv, double.x_adv)
+
+
+@pytest.mark.parametrize("threat", ["linf:1", "l1:100"])
+@pytest.mark.parametrize(
+    "attack",
+    [PGD(steps=10**6, step_size=1.0), APGD(steps=10**6), FAB(steps=10**6), GAMA(steps=10**6), Square(queries=10**6)],
+)
+def test_a_search_of_the_most_steps_ends_at_its_first_success(attack: Attack, threat: str) -> None:
+    """Its tables are made for all steps; the images of a linear model are broken by one of the first."""
+    net, x = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10)), torch.rand(2, 3, 8, 8)
+    assert robustness(net, x, net(x).argmax(1), threat, suite=attack, progress=False).robust_accuracy == 0
 
 
 def test_errors_are_one_sentence() -> None:

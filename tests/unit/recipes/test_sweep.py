@@ -17,6 +17,7 @@ from vitadel.api.sweep import sweep as train_sweep
 from vitadel.api.sweep_result import SweepResult
 from vitadel.attacks import APGD, FGSM, PGD, Attack, AutoAttack
 from vitadel.core.errors import UsageError
+from vitadel.core.files import slug
 from vitadel.core.progress import ProgressCallback, silent
 from vitadel.core.stats import accuracy
 from vitadel.evaluate import SUITES, AttackSuite, NamedAttack
@@ -106,6 +107,17 @@ def test_names_are_distinct_files() -> None:
     assert len(long) < 140
 
 
+def test_long_texts_that_begin_alike_have_distinct_files() -> None:
+    texts = [f"pgd:{'steps=1,' * 100}restarts={number}" for number in (1, 2)]
+    one, two = map(slug, texts)
+    assert one != two
+    assert one[:-8] == two[:-8]
+    assert max(len(one), len(two)) < 140
+    assert slug("pgd:steps=40") == "pgd-steps-40"
+    made = as_sweep("digits-standard", ["seed=0"], attack=texts)
+    assert [column.suite.name for column in made.columns] == [one, two]
+
+
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
@@ -115,6 +127,9 @@ def test_names_are_distinct_files() -> None:
         (("plan.epoch=1",), "unknown setting of TrainingConfig 'epoch'. Did you mean 'epochs'"),
         (("beta=1",), "unknown setting of Adversarial 'beta'"),
         (("seed=0", "seed=1"), "the axis 'seed' is given twice. Write all its values with commas, once"),
+        (("seed=0,1,0",), "the axis 'seed' has two values labeled '0', which would share a row. Leave one out"),
+        (("model.start=timm:test_vit,timm:test_vitt",), "start=timm-test_vitt: timm has no model 'test_vitt'. Did you"),
+        (("model.start=timm:test_vit,timm:test_vit@w.pth",), "start=timm-test_vit-w.pth: w.pth does not exist. Give"),
         (("weight-decay=0.5,0.50",), "weight-decay=0.5 and weight-decay=0.50 are one and the same recipe"),
         (("augmentation=nothing",), "unknown set of augmentations 'nothing'"),
         ((), "a sweep needs something to vary, got no axis"),
@@ -129,6 +144,11 @@ def test_invalid_sweeps_are_refused_before_training(
     assert not (tmp_path / "sweep").exists()
     with pytest.raises(UsageError, match="suite 'quick' attacks, so it needs a threat"):
         sweep("seed=0", columns=(Column("quick", "quick"),))
+    for column in (Column("a", "fgsm", scaling="ass"), Column("a", "fgsm", threat="lnf:1")):
+        with pytest.raises(UsageError, match="unknown (scaling 'ass'. Did you mean 'aas'|threat 'lnf'. Did you mean)"):
+            sweep("seed=0", columns=(column,), threat=Linf(0.1))
+    with pytest.raises(UsageError, match="the axis 'seed' has no values. Write path=value,value such as plan.epochs="):
+        as_sweep("digits-standard", {"seed": []})
 
 
 def test_named_axes_can_be_changes_of_the_recipe() -> None:
@@ -255,18 +275,18 @@ def test_a_changed_axis_makes_another_sweep(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_failing_combination_does_not_stop_the_others(tmp_path: Path, trained: list[str]) -> None:
-    made = sweep("plan.optimizer.lr=1e30,1e-3", "seed=0")
+    made = sweep("plan.optimizer.lr=1e10,1e-3", "seed=0")
     table = run_sweep(made, tmp_path)
     broken, fine = table.rows
     assert (broken.state, fine.state) == ("failed", "done")
-    assert SweepResult(tmp_path, table).failures == {"lr=1e30,seed=0": broken.reason}
+    assert SweepResult(tmp_path, table).failures == {"lr=1e10,seed=0": broken.reason}
     assert "the loss is no longer finite" in str(broken.reason)
     assert broken.holdout is None
     assert table.best == BestCombinations("holdout.robust", ["lr=1e-3,seed=0"])
     (logged,) = Run.open(tmp_path).read_log("failed")
-    assert (logged["combination"], logged["reason"]) == ("lr=1e30,seed=0", broken.reason)
+    assert (logged["combination"], logged["reason"]) == ("lr=1e10,seed=0", broken.reason)
     run_sweep(made, tmp_path)
-    assert trained == ["lr=1e30,seed=0", "lr=1e-3,seed=0", "lr=1e30,seed=0"]
+    assert trained == ["lr=1e10,seed=0", "lr=1e-3,seed=0", "lr=1e10,seed=0"]
 
 
 @pytest.mark.parametrize("full", [True, False])

@@ -1,5 +1,6 @@
 """Rows that are existing models, heads of one model, or attacks on one model; the numbers of their tables."""
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,75 @@ def test_models_take_rows_of_a_table_by_their_labels(runs: list[Path], tmp_path:
         as_sweep("digits-standard", ["seed=0,1", "smoothing=0,1"], models=["runs/x"])
     with pytest.raises(UsageError, match="evaluated on test images, got none. Write data="):
         train_sweep(None, tmp_path / "none", models=[str(runs[0])], attack="fgsm")
+
+
+def test_a_path_with_an_equals_sign_is_no_label(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sweeps write such paths: `RUN/seed=0`."""
+    monkeypatch.chdir(tmp_path)
+    path = Path("sweep", "seed=0")
+    shutil.copytree(runs[0], path)
+    shutil.copytree(runs[0], "first")
+    weights = f"timm:test_vit@{path / 'checkpoints' / 'best.safetensors'}"
+
+    def labels(*texts: str) -> list[tuple[str, str]]:
+        (axis,) = as_sweep(None, models=texts).axes
+        return [(value.label, value.model) for value in axis.values]
+
+    for text in (str(path), f"{path}/checkpoints/best.safetensors", f"{path}#kept", weights, "timm:test_vit"):
+        assert labels(text) == [(text, text)]
+        assert labels(f"mine={text}") == [("mine", text)]
+    assert labels("sweep/seed=first", "first=first") == [("sweep/seed", "first"), ("first", "first")]
+    table = train_sweep(None, tmp_path / "run", models=[str(path)], data="digits[:8]", suite="clean").table
+    assert [row.state for row in table.rows] == ["done"]
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("timm:vit_tinny", "timm has no model 'vit_tinny'. Did you mean"),
+        ("timm:test_vit@weights.pth", "weights.pth does not exist. Give the path of a file with weights"),
+        ("timm:test_vit@", "no file follows the @"),
+        ("vitadel:wrn28_11", "unknown model 'vitadel:wrn28_11'"),
+        ("zoo:nothing", "unknown zoo model 'zoo:nothing'"),
+        ("nothing", "'nothing' is not a model: no such file or folder"),
+        ("timm:test_vit+adapters.safetensors", "adapters.safetensors does not exist"),
+        (".", "holds no finished checkpoint"),
+    ],
+)
+def test_a_model_that_does_not_exist_is_refused_before_the_first_row(
+    model: str, message: str, runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"^model=b: .*{message}"):
+        train_sweep(None, tmp_path / "run", models={"a": str(runs[0]), "b": model}, data="digits[:8]", suite="clean")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_row_needs_no_more_what_it_started_from(runs: list[Path], tmp_path: Path) -> None:
+    shutil.copytree(runs[0], start := tmp_path / "start")
+    both = {"axes": {"model.start": [str(start)]}, "overrides": SHORT, "data": "digits[:64]"}
+    first = train_sweep("digits-standard", tmp_path / "run", **both).table  # type: ignore[arg-type]
+    shutil.rmtree(start)
+    assert train_sweep("digits-standard", tmp_path / "run", **both).table == first  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, r"the sweep trains nothing and evaluates nothing\. Write a suite, an attack or a study"),
+        ({"suite": "none"}, "the sweep trains nothing and evaluates nothing"),
+        ({"suite": "imagenet-a"}, "nothing; column imagenet-a is left out: give --test-data imagenet-a:DIR. Write"),
+    ],
+)
+def test_a_sweep_without_anything_to_do_is_refused(
+    given: dict[str, str], message: str, runs: list[Path], tmp_path: Path
+) -> None:
+    for recipe in (None, "digits-standard"):
+        with pytest.raises(UsageError, match=message):
+            train_sweep(recipe, tmp_path / "run", models=[str(runs[0])], data="digits[:8]", **given)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
 
 
 def test_rows_that_are_attacks_share_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,17 @@ from vitadel.core.errors import UsageError
 from vitadel.core.rng import RandomStreams
 from vitadel.data import InMemory, Split
 from vitadel.models import read_tensors, write_tensors
-from vitadel.train import SGD, AdamW, Lion, Mixing, OptimizerConfig, PadCrop, TrainingConfig, learning_rate
+from vitadel.train import (
+    SGD,
+    AdamW,
+    Lion,
+    LRScaling,
+    Mixing,
+    OptimizerConfig,
+    PadCrop,
+    TrainingConfig,
+    learning_rate,
+)
 from vitadel.train.checkpoint import Checkpoints, TrainState
 from vitadel.train.setup import make_sampler
 
@@ -120,6 +131,20 @@ def test_invalid_learning_rates_are_refused() -> None:
         Lion(lr=0)
     with pytest.raises(UsageError, match="SGD.weight_decay must not be negative"):
         SGD(lr=1, weight_decay=-1)
+
+
+@pytest.mark.parametrize("kind", [AdamW, Lion, SGD])
+def test_the_largest_rates_fit_into_float32(kind: Any) -> None:
+    """However they are scaled, torch takes them: the loss diverges, and the trainer can say so."""
+    largest = kind(lr=1e10, weight_decay=1e10, **({} if kind is SGD else {"betas": (1 - 2**-53, 0.0)}))
+    config = plan(optimizer=largest, batch_size=2**31 - 1, lr_batch_size=1, lr_scaling=LRScaling.LINEAR)
+    net = nn.Linear(2, 2)
+    optimizer = largest.build(net)
+    for group in optimizer.param_groups:
+        group["lr"] = config.peak_lr
+    net(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert bool(net.weight.abs().max() > 1e10)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from typing import ClassVar
 from vitadel.attacks.base import Attack
 from vitadel.attacks.pgd import PGD
 from vitadel.core.errors import UsageError, unknown_name_error
-from vitadel.core.numeric import Count, Positive, check_ranges
+from vitadel.core.numeric import Count, Positive, Steps, check_ranges
 
 _CHOICES = {
     "loss": ("features", "cross-entropy", "margin", "gama"),
@@ -90,7 +90,7 @@ class Scaling:
     distance: str = "unit"
     space: str = "log"
     start: str = "decades"
-    steps: Count = 10
+    steps: Steps = 10
     step_size: Positive = 1.0
     rule: str = "raw"
     through_clamp: bool = True
@@ -98,7 +98,7 @@ class Scaling:
     keep: str = "broken"
     low: Positive = 1e-7
     high: Positive = 1.0
-    batches: Count = 8
+    batches: Steps = 8
     batch_size: Count = 32
     trial_images: Count = 64
     trial_attack: Attack = field(default_factory=lambda: PGD(steps=20))

@@ -15,7 +15,7 @@ from vitadel.attacks.engine.precision import PRECISIONS
 from vitadel.attacks.oracle import Oracle
 from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.flags import Flag
-from vitadel.core.numeric import Count, check_ranges
+from vitadel.core.numeric import Count, Steps, check_ranges
 from vitadel.core.oom import run_in_parts
 from vitadel.core.rng import RandomStreams
 from vitadel.goals import Goal, Untargeted, require_untargeted, top_other_classes
@@ -51,7 +51,7 @@ class Engine:
     """
 
     batch_size: Count | None = None
-    sync_interval: Count | None = None
+    sync_interval: Steps | None = None
     cuda_graph: bool | None = None
     precision: str | None = None
     compile: bool = False

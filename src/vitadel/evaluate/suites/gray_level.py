@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitadel.attacks import FGSM, PGD, Attack
 from vitadel.core.flags import Flag
-from vitadel.core.numeric import Count, Range, check_ranges
+from vitadel.core.numeric import Range, Steps, check_ranges
 from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet
 from vitadel.evaluate.context import Batch, Context
@@ -55,7 +55,7 @@ class GrayLevel:
     needs_threat: ClassVar[bool] = False
 
     levels: Annotated[float, Range(gt=0, le=_GRAY, hint="The paper's is 1.")] = 1.0
-    steps: Count = 8
+    steps: Steps = 8
     iterate: Iterate = Iterate.LAST
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ from vitadel import models
 from vitadel.attacks import PGD
 from vitadel.core.errors import UsageError
 from vitadel.core.flags import Flag
-from vitadel.core.numeric import Count, Positive, check_ranges
+from vitadel.core.numeric import Positive, Steps, check_ranges
 from vitadel.core.stats import Accuracy, accuracy_of
 from vitadel.data import DataSet
 from vitadel.evaluate.context import Batch, Context, Work
@@ -57,7 +57,7 @@ class Transfer:
     needs_threat: ClassVar[bool] = True
 
     sources: tuple[str, ...] = ()
-    steps: Count = 8
+    steps: Steps = 8
     pace: Positive = 1.0
 
     def __post_init__(self) -> None:
