@@ -11,7 +11,7 @@ SCRIPTS = [file for file in sorted(BENCHMARKS.glob("*.py")) if "ArgumentParser" 
 
 def options_of(tree: ast.AST) -> set[str]:
     """The attributes that `add_argument` and `set_defaults` give to the parsed arguments."""
-    names = set()
+    names: set[object] = set()
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         keywords = {one.arg: one.value for one in call.keywords if one.arg is not None}

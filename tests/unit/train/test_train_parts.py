@@ -196,30 +196,6 @@ def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert net.weight.unique().tolist() == [30]
 
 
-@pytest.mark.parametrize(
-    ("progress", "message"),
-    [
-        ({"step": "3"}, "its progress: step should be a whole number, got '3'"),
-        ({"step": True}, "its progress: step should be a whole number, got True"),
-        ({"step": -1}, "its progress has a negative count"),
-        ({"best": "high"}, "its progress: best should be a number, got 'high'"),
-        ({"unlogged": [1]}, r"its progress: unlogged should be an object, got \[1\]"),
-        ({"unlogged": {"loss": [1.0, 0]}}, "its progress has means of no updates"),
-        ({"unlogged": {"loss": [1.0]}}, "its progress has means of no updates"),
-        ([], r"its progress: it should be an object, got \[\]"),
-    ],
-)
-def test_a_forged_training_state_is_refused(tmp_path: Path, progress: object, message: str) -> None:
-    net = nn.Linear(2, 2)
-    checkpoints = Checkpoints(tmp_path, {"model": net}, SGD(lr=0.1).build(net), writes=True)
-    checkpoints.save(TrainState(step=1))
-    (path,) = tmp_path.iterdir()
-    about = json.dumps({"progress": progress, "optimizer": {}})
-    write_tensors(path, read_tensors(path)[0], {"vitadel.training": about})
-    with pytest.raises(UsageError, match=rf"step-000000001\.safetensors is damaged \({message}\)\. Delete it: the run"):
-        checkpoints.load()
-
-
 def test_a_process_that_does_not_write_leaves_checkpoints_alone(tmp_path: Path) -> None:
     net = nn.Linear(2, 2)
     checkpoints = Checkpoints(tmp_path, {"model": net}, SGD(lr=0.1).build(net), writes=False)
