@@ -1,14 +1,17 @@
 """`vd.train`: train a model with a recipe."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from vitadel.api.arguments import check_arguments, check_types, progress_of
+from vitadel.api.results import ShortTable
 from vitadel.core.errors import UsageError, unknown_name_error
 from vitadel.core.progress import ProgressCallback
 from vitadel.data import DataSet
 from vitadel.models import Model
 from vitadel.recipes import FORMER_RECIPE_NAMES, RECIPES, Recipe, train_recipe
+from vitadel.runs import Run
 
 _SETTING = 'overrides={{"PATH": {value}}}'
 _ELSEWHERE = {
@@ -82,6 +85,46 @@ def train(
         )
     model.source = str(run)
     return model
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSummary:
+    """What a training has written so far.
+
+    Args:
+        run: Its run folder.
+        recipe: The name of its recipe.
+        holdout: The scores of each validation, with its step.
+        checkpoints: The names of the weight files.
+        damaged_log_lines: How many lines of the log are damaged, and left out.
+    """
+
+    run: Path
+    recipe: str
+    holdout: Sequence[Mapping[str, object]]
+    checkpoints: Sequence[str]
+    damaged_log_lines: int
+
+    @classmethod
+    def read(cls, folder: Path, recipe: str) -> "TrainingSummary":
+        """The summary of a run folder."""
+        run = Run.open(folder)
+        scores = [{key: one.values.get(key) for key in ("step", "clean", "robust")} for one in run.read_log("holdout")]
+        files = sorted(path.name for path in run.checkpoints.glob("*.safetensors"))
+        return cls(folder, recipe, scores, files, run.damaged_log_lines)
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain JSON values."""
+        return {"run": str(self.run), "holdout": list(self.holdout), "checkpoints": list(self.checkpoints)}
+
+    def tables(self) -> list[ShortTable]:
+        """Lines for the terminal: the last scores on the hold-out, and where the training is."""
+        lines = []
+        for scores in self.holdout[-1:]:
+            shown = (f"{name} {scores[name]:.1%}" for name in ("clean", "robust") if isinstance(scores[name], float))
+            lines.append(f"hold-out after step {scores['step']}: {', '.join(shown)}")
+        lines.append(f"{self.recipe} is trained: {self.run}")
+        return [ShortTable(line, (), ()) for line in lines]
 
 
 def as_recipe(recipe: str | Recipe) -> Recipe:

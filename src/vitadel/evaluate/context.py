@@ -425,7 +425,9 @@ def _evidence(text: str) -> dict[str, float]:
     try:
         evidence = parse_json(text)
     except ValueError as error:
-        raise UsageError(f"the flags in the run folder are damaged ({error}). Evaluate into a new --run.") from error
+        raise UsageError(
+            f"the flags in the run folder are damaged ({error}). Evaluate into another run folder."
+        ) from error
     if not isinstance(evidence, dict):
-        raise UsageError(f"the flags in the run folder are damaged ({text!r:.60}). Evaluate into a new --run.")
+        raise UsageError(f"the flags in the run folder are damaged ({text!r:.60}). Evaluate into another run folder.")
     return evidence

@@ -241,7 +241,9 @@ def read_study_of(folder: Path) -> StudyRecord | None:
         return read_study(path)
     study = str(content.get("study", "study"))
     study = FORMER_STUDY_NAMES.get(study, study)
-    remedy = f"{path} is of an earlier version, whose results had no exhibits. Run the study again, into a new --run."
+    remedy = (
+        f"{path} is of an earlier version, whose results had no exhibits. Run the study again, into another run folder."
+    )
     return StudyRecord(study, study.capitalize(), remedy, ())
 
 

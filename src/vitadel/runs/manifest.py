@@ -20,7 +20,7 @@ from vitadel.runs.typed_json import from_json, to_json
 _PACKAGES = ("torch", "torchvision", "timm", "accelerate", "safetensors", "numpy", "pyarrow")
 
 
-REMEDY = "Restore it from a copy, or choose a new --run."
+REMEDY = "Restore it from a copy, or choose another run folder."
 # kinds of runs as earlier versions wrote them
 _FORMER_KINDS = {"analyse": "analyze"}
 

@@ -175,7 +175,7 @@ class Run:
                 handle.write((_line_end(handle) + line + "\n").encode())
         except OSError as error:
             raise UsageError(
-                f"cannot write to {self.folder}: {error.strerror}. Free space or choose a new --run."
+                f"cannot write to {self.folder}: {error.strerror}. Free space or choose another run folder."
             ) from error
 
     def read_log(self, event: str, *, every: bool = False) -> list[LogEntry]:
@@ -246,7 +246,7 @@ def _check_same_run(folder: Path, described: Mapping[str, object]) -> bool:
     if changed := differences({"kind": then.kind, "parts": then.parts}, described, longest=_LONGEST):
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UsageError(
-            f"{folder} belongs to another run; it differs in {'; '.join(changed[:3])}{more}. Choose a new --run."
+            f"{folder} belongs to another run; it differs in {'; '.join(changed[:3])}{more}. Choose another run folder."
         )
     return True
 
@@ -257,9 +257,9 @@ def _check_empty_folder(folder: Path) -> None:
     try:
         names = list(folder.iterdir()) if folder.is_dir() else []
     except OSError as error:
-        raise UsageError(f"cannot look into {folder}: {error.strerror}. Choose a new --run.") from error
+        raise UsageError(f"cannot look into {folder}: {error.strerror}. Choose another run folder.") from error
     if any(path.name != ".lock" and not is_unfinished(path) for path in names):
-        raise UsageError(f"{folder} is not empty and not a run folder (no manifest.json). Choose a new --run.")
+        raise UsageError(f"{folder} is not empty and not a run folder (no manifest.json). Choose another run folder.")
 
 
 def _drop_unfinished(folder: Path) -> None:
@@ -282,13 +282,15 @@ def _locked(folder: Path) -> IO[str]:
         handle = (folder / ".lock").open("w", encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"cannot write to {folder}: {error.strerror}. Make it writable, or choose a new --run."
+            f"cannot write to {folder}: {error.strerror}. Make it writable, or choose another run folder."
         ) from error
     try:
         lock(handle)
     except BlockingIOError:
         handle.close()
-        raise UsageError(f"{folder} is in use by another process. Wait for it to end or choose a new --run.") from None
+        raise UsageError(
+            f"{folder} is in use by another process. Wait for it to end or choose another run folder."
+        ) from None
     except OSError as error:
         handle.close()
         raise UsageError(

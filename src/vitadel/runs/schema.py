@@ -376,7 +376,7 @@ class StudyRecord:
         if isinstance(study := content.get("study"), str):
             known["study"] = FORMER_STUDY_NAMES.get(study, study)
         numbers = {key: value for key, value in content.items() if key not in _STUDY_KEYS}
-        remedy = "Run the study again, into a new --run."
+        remedy = "Run the study again, into another run folder."
         if "exhibits" not in content and "study" in content:
             raise UsageError(f"{source} is of an earlier version, whose studies had no exhibits. {remedy}")
         return from_json(cls, {**known, "numbers": numbers}, source, remedy)

@@ -54,7 +54,7 @@ class Scalars:
         except OSError as error:
             self._file = None  # readers stop at a truncated record, so the next value begins a new file
             raise UsageError(
-                f"cannot write to {self.folder}: {error.strerror or error}. Free space or choose a new --run."
+                f"cannot write to {self.folder}: {error.strerror or error}. Free space or choose another run folder."
             ) from error
 
     def _append(self, record: bytes) -> None:

@@ -197,7 +197,7 @@ def test_a_cell_without_a_readable_file_is_named(tmp_path: Path, folders: tuple[
         evaluate_one(Bins(), data, skipping, claim(tmp_path / "run"))
     assert str(raised.value) == (
         f"not one file of brightness/4 in {root} can be read, so there is nothing to score there. "
-        "Unpack them again, or leave them out with names= or severities= and choose a new --run."
+        "Unpack them again, or leave them out with names= or severities= and choose another run folder."
     )
     fewer = Corruptions(names=("fog", "brightness"), severities=(1,), files=str(root), skip=True)
     evaluate_one(Bins(), data, fewer, claim(tmp_path / "fewer"))

@@ -104,7 +104,7 @@ def test_nan_and_large_numbers_are_written(tmp_path: Path) -> None:
 
 def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot write to .*file/events: .*Free space or choose a new --run"):
+    with pytest.raises(UsageError, match="cannot write to .*file/events: .*Free space or choose another run folder"):
         Scalars(tmp_path / "file" / "events").add(1, {"loss": 1.0})
 
 

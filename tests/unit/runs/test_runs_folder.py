@@ -94,7 +94,7 @@ def test_an_inaccessible_folder_is_a_usage_error(tmp_path: Path, monkeypatch: py
         return opened(path, mode, *more, **others)  # type: ignore[call-overload]
 
     monkeypatch.setattr(Path, "open", locked)
-    with pytest.raises(UsageError, match="cannot write to .*run: Permission denied. Make it writable, or choose a new"):
+    with pytest.raises(UsageError, match="cannot write to .*run: Permission denied. Make it writable, or choose another"):
         claim(tmp_path / "run")
 
     def hidden(path: Path) -> bool:
@@ -357,7 +357,7 @@ def test_a_manifest_of_an_earlier_version_is_checked_by_the_hashes_of_its_parts(
     with pytest.raises(UsageError, match="manifest.json is damaged or was edited: its seed does not .* Restore it"):
         _ = run.manifest
     path.write_text("{}")
-    with pytest.raises(UsageError, match="does not say what the run is: .* Restore it from a copy, or choose a new"):
+    with pytest.raises(UsageError, match="does not say what the run is: .* Restore it from a copy, or choose another"):
         claim(tmp_path / "run", seed=1)
 
 

@@ -226,7 +226,7 @@ class Corruptions:
         if unreadable:
             raise UsageError(
                 f"not one file of {', '.join(unreadable)} in {self.files} can be read, so there is nothing to score "
-                "there. Unpack them again, or leave them out with names= or severities= and choose a new --run."
+                "there. Unpack them again, or leave them out with names= or severities= and choose another run folder."
             )
         return _Results(self.cells, correct, np.array(ctx.correct(ctx.table(_CLEAN)["prediction"])))
 
