@@ -18,6 +18,7 @@ from vitadel.api.results import Robustness
 from vitadel.attacks import Engine, NamedAttack, Scaling
 from vitadel.attacks.parsing import parse_scaling
 from vitadel.core.errors import UsageError, short_repr
+from vitadel.core.numeric import check_seed
 from vitadel.core.progress import ProgressCallback
 from vitadel.data import DataSet, Split
 from vitadel.evaluate import AttackSuite, Context, MemoryStore, TensorImages, evaluate_suite
@@ -97,6 +98,7 @@ def robustness(
         y, threat = None, as_threat(y)  # type: ignore[arg-type]
     threat = check_norm_and_eps("robustness", threat, other) or threat
     check_arguments(robustness, other, _ELSEWHERE)
+    check_seed(seed)
     within = as_threat(threat or DEFAULT_THREAT)
     check_types(robustness, locals())
     net = model if isinstance(model, nn.Module) else load_model(model, keep_head=True, device=None)
