@@ -96,14 +96,14 @@ class TrainingSummary:
         recipe: The name of its recipe.
         holdout: The scores of each validation, with its step.
         checkpoints: The names of the weight files.
-        damaged_log_lines: How many lines of the log are damaged, and left out.
+        warnings: What is damaged and was left out.
     """
 
     run: Path
     recipe: str
     holdout: Sequence[Mapping[str, object]]
     checkpoints: Sequence[str]
-    damaged_log_lines: int
+    warnings: Sequence[str] = ()
 
     @classmethod
     def read(cls, folder: Path, recipe: str) -> "TrainingSummary":
@@ -111,7 +111,9 @@ class TrainingSummary:
         run = Run.open(folder)
         scores = [{key: one.values.get(key) for key in ("step", "clean", "robust")} for one in run.read_log("holdout")]
         files = sorted(path.name for path in run.checkpoints.glob("*.safetensors"))
-        return cls(folder, recipe, scores, files, run.damaged_log_lines)
+        damaged = run.damaged_log_lines
+        warnings = [f"{damaged} lines of {folder / 'log.jsonl'} are damaged and were left out"] if damaged else []
+        return cls(folder, recipe, scores, files, warnings)
 
     def to_dict(self) -> dict[str, object]:
         """Plain JSON values."""

@@ -25,6 +25,6 @@ def train(
     with show.progress(quiet=json) as notify:
         train(recipe, run, data=data, overrides=settings or [], progress=notify, command=command_line())
     summary = TrainingSummary.read(run, recipe)
-    if damaged := summary.damaged_log_lines:
-        show.note(f"{damaged} lines of {run / 'log.jsonl'} are damaged and were left out")
+    for warning in summary.warnings:
+        show.note(warning)
     show.result(summary, as_json=json)

@@ -112,7 +112,9 @@ class AdapterConfig:
         if not self.residual and self.initialization != "zero":
             raise UsageError("without a residual a fusion cannot start at zero. Leave the initialization out.")
         if not self.residual and self.added_to != "block":
-            raise UsageError(f"without a residual a fusion is not added to anything, got added_to={self.added_to!r}.")
+            raise UsageError(
+                f"without a residual a fusion is not added to anything, got added_to={self.added_to!r}. Leave it out."
+            )
         heads = ("joint", *self.names, "kept")
         if self.head not in heads:
             raise unknown_name_error("head", f"{self.head!s:.80}", heads)

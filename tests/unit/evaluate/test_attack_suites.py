@@ -497,5 +497,5 @@ def test_damaged_evidence_of_a_flag_is_a_one_line_error(text: str) -> None:
     assert [dict(flag.evidence) for flag in ctx.flags()] == [{"zero": 60}]
     row = {"index": 1, "order": 1, "code": "stateful", "sentence": "it has state", "evidence": text}
     ctx.store.append("flags", {name: [value] for name, value in row.items()})
-    with pytest.raises(UsageError, match=r"the flags in the run folder are damaged .* Evaluate into another run folder\."):
+    with pytest.raises(UsageError, match=r"flags in the run folder are damaged .* Evaluate into another run folder\."):
         ctx.flags()

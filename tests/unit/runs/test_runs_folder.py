@@ -94,7 +94,7 @@ def test_an_inaccessible_folder_is_a_usage_error(tmp_path: Path, monkeypatch: py
         return opened(path, mode, *more, **others)  # type: ignore[call-overload]
 
     monkeypatch.setattr(Path, "open", locked)
-    with pytest.raises(UsageError, match="cannot write to .*run: Permission denied. Make it writable, or choose another"):
+    with pytest.raises(UsageError, match="run: Permission denied. Make it writable, or choose another"):
         claim(tmp_path / "run")
 
     def hidden(path: Path) -> bool:
