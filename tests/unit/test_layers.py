@@ -153,6 +153,20 @@ def test_there_is_no_utils_module() -> None:
     assert not [file for file in _files() if set(file.relative_to(SRC).with_suffix("").parts) & drawers]
 
 
+# a command and the function that it calls; `data.load` and `models.load`, which are written with their package
+SAME_MEANING = {"load", "describe", "check", "convert"}
+
+
+def test_a_name_has_one_meaning() -> None:
+    defined: dict[str, list[str]] = {}
+    for file in (file for file in _files() if _package(file) != "cli"):
+        for node in ast.parse(file.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                defined.setdefault(node.name, []).append(file.relative_to(SRC).as_posix())
+    assert len(defined) > 500
+    assert not {name: files for name, files in defined.items() if len(files) > 1 and name not in SAME_MEANING}
+
+
 def _opens_text_without_encoding(call: ast.Call) -> bool:
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name in ("read_text", "write_text"):

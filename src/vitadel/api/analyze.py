@@ -10,7 +10,7 @@ from vitadel import threats
 from vitadel.analyze import STUDIES, Study, run_study
 from vitadel.api.arguments import check_types, progress_of
 from vitadel.api.evaluate import DEFAULT_THREAT
-from vitadel.api.inputs import Inputs, check_options
+from vitadel.api.inputs import Inputs, check_model_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import ShortTable, without_arrays
 from vitadel.attacks import Engine
@@ -103,7 +103,7 @@ def analyze(
         >>> analyze("runs/vit", "cifar10:DIR[:200]", "lesion", run="runs/lesion")
     """
     _refuse_study_first(model, data, study)
-    check_options(analyze, options)
+    check_model_options(analyze, options)
     check_seed(seed)
     check_number("batch_size", Count | None, batch_size)
     chosen, threat_or_default = as_study(study), threats.as_threat(threat or DEFAULT_THREAT)

@@ -101,7 +101,7 @@ class Catalog:
         raise unknown_name_error(self.kind, text, [item.name for item in items])
 
 
-def settings_of(chosen: object, *names: str) -> tuple[Setting, ...]:
+def documented_settings(chosen: object, *names: str) -> tuple[Setting, ...]:
     """The settings of a dataclass, or those of these names, with their values and descriptions."""
     docs = field_docs(type(chosen))  # type: ignore[arg-type]
     return tuple(
@@ -206,7 +206,7 @@ def _attack(name: str) -> Page:
         dataclasses.replace(one, about=f"{one.about} One of {', '.join(SCHEDULES)}.".strip())
         if one.name == "schedule"
         else one
-        for one in settings_of(default)
+        for one in documented_settings(default)
         if one.name != "version"  # each version of AutoAttack is an attack of its own
     ]
     values = ((one.name, getattr(default, one.name)) for one in settings)
@@ -253,7 +253,7 @@ def _suite(name: str) -> Page:
         for one in attacks
     ]
     if attacks:
-        entries += settings_of(suite, "eps_scales")
+        entries += documented_settings(suite, "eps_scales")
     return Page(f"{name}: {suite.about}", "", "Attacks, one after the other", tuple(entries), "", describe(suite))
 
 
@@ -278,7 +278,7 @@ def _of_settings(name: str, documented: object, chosen: object, option: str) -> 
     title, text = _paragraphs(documented)
     heading = f"Settings ({option} {name}:KEY=VALUE,...)"
     details = _module_text(type(chosen))
-    return Page(f"{name}: {title}", text, heading, settings_of(chosen), details, describe(chosen))
+    return Page(f"{name}: {title}", text, heading, documented_settings(chosen), details, describe(chosen))
 
 
 def _sweeps() -> list[Item]:

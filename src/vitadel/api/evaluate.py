@@ -8,7 +8,7 @@ from torch import nn
 
 from vitadel import threats
 from vitadel.api.arguments import check_types, progress_of
-from vitadel.api.inputs import Inputs, check_options
+from vitadel.api.inputs import Inputs, check_model_options
 from vitadel.api.models import ModelOptions
 from vitadel.api.results import Evaluation
 from vitadel.attacks import Engine, Scaling
@@ -95,7 +95,7 @@ def evaluate(
     Example:
         >>> evaluate("runs/vit", "cifar10:DIR[:1000]", ["autoattack", "corruptions"], run="runs/vit-eval")
     """
-    check_options(evaluate, options)
+    check_model_options(evaluate, options)
     check_seed(seed)
     chosen, threat = as_suites(suites), threats.as_threat(threat)
     check_types(evaluate, locals())

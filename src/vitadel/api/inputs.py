@@ -17,7 +17,7 @@ from vitadel.core.device import device_name
 from vitadel.core.distributed import Ranks
 from vitadel.core.errors import UsageError, spelled
 from vitadel.data import DataSet, Preprocess, Split
-from vitadel.evaluate import check_classes
+from vitadel.evaluate import check_class_count
 from vitadel.models import Model
 from vitadel.runs import ManifestRecord, Run
 
@@ -31,7 +31,7 @@ _ELSEWHERE = {
 }
 
 
-def check_options(function: Callable[..., object], options: Mapping[str, object]) -> None:
+def check_model_options(function: Callable[..., object], options: Mapping[str, object]) -> None:
     """Refuse `**options` that are not options of a model, such as `norm=` and `eps=`, or that have a wrong type.
 
     Raises:
@@ -96,7 +96,7 @@ class Inputs:
             dataset = datasets.load(
                 data, preprocess=as_preprocess(chosen), skip=skip_unreadable, model_classes=model_classes
             )
-        check_classes(loaded, dataset)
+        check_class_count(loaded, dataset)
         _check_holdout(loaded, dataset, split)
         if skip_unreadable:
             dataset = _readable(dataset, split, ranks)

@@ -20,7 +20,7 @@ from vitadel.evaluate import Suite, attacks_of
 from vitadel.evaluate.parsing import SINGLE_ATTACK, SuiteLike, as_suites, with_name
 from vitadel.models import is_path
 from vitadel.recipes import FORMER_RECIPE_NAMES, RECIPES, Recipe
-from vitadel.recipes.columns import Column, Evaluation
+from vitadel.recipes.columns import Column, EvaluationTask
 from vitadel.recipes.published import PublishedSweep
 from vitadel.recipes.published_tables import FORMER_NAMES, SWEEPS
 from vitadel.recipes.scale import scale_differences
@@ -111,7 +111,7 @@ def sweep(
     return SweepResult(Path(run), table)
 
 
-def _run_evaluation(one: Evaluation, notify: ProgressCallback, command: str | None) -> Sequence[SuiteRecord]:
+def _run_evaluation(one: EvaluationTask, notify: ProgressCallback, command: str | None) -> Sequence[SuiteRecord]:
     """Evaluate a row of a table, or run its study, which has figures and no record."""
     if one.study:
         threat = one.threat if as_study(one.study).needs_threat else None

@@ -17,7 +17,7 @@ from vitadel.attacks.other_libraries import (
     call_advice,
     construction_advice,
     missing_attribute,
-    settings_of,
+    settings_by_name,
     written_call,
 )
 from vitadel.attacks.result import AttackResult
@@ -71,7 +71,7 @@ class Attack(ABC):
 
     def __repr__(self) -> str:
         """The class and its settings; a function among them by its name."""
-        return written_call(type(self).__name__, settings_of(self))
+        return written_call(type(self).__name__, settings_by_name(self))
 
     if not TYPE_CHECKING:  # a type checker would allow any name
 

@@ -116,7 +116,7 @@ def construction_advice(name: str, known: Sequence[str], args: Sequence[object],
     if holds_model:
         settings = dict(zip(_POSITIONAL.get(name, ()), args[1:], strict=False)) | dict(settings)
     ours = {_OUR_NAMES.get(key, key): value for key, value in settings.items()}
-    kept = ", ".join(f"{key}={value_text(value)}" for key, value in ours.items() if key in known)
+    kept = ", ".join(f"{key}={python_text(value)}" for key, value in ours.items() if key in known)
     if advised := [key for key in foreign if key in _ADVICE]:
         return f"{name} has no setting {advised[0]!r}. {_ADVICE[advised[0]].format(name=name)}"
     if unknown := [key for key in foreign if key not in _ELSEWHERE and _OUR_NAMES.get(key) not in known]:
@@ -136,7 +136,7 @@ def call_advice(attack: object, model: object, y: object, threat: object, other:
     """
     name = type(attack).__name__
     ours = {_OUR_NAMES.get(key, key): value for key, value in other.items()}
-    settings = settings_of(attack)
+    settings = settings_by_name(attack)
     if unknown := [key for key in other if key not in _ELSEWHERE and _OUR_NAMES.get(key, key) not in settings]:
         if unknown[0] in _ADVICE:
             return f"{name}(...) takes no argument {unknown[0]!r}. {_ADVICE[unknown[0]].format(name=name)}"
@@ -144,7 +144,7 @@ def call_advice(attack: object, model: object, y: object, threat: object, other:
         return str(unknown_name_error(f"argument of {name}(...)", unknown[0], known))
     if not callable(model):
         wrong = f"an attack takes a model as its first argument, got {type(model).__name__}"
-    elif radius := [f"{key}={value_text(other[key])}" for key in ("norm", *_RADIUS) if key in other]:
+    elif radius := [f"{key}={python_text(other[key])}" for key in ("norm", *_RADIUS) if key in other]:
         wrong = f"an attack takes norm and radius together, got {', '.join(radius)}"
     elif other:
         wrong = f"{name}(...) takes no argument {next(iter(other))!r}"
@@ -161,7 +161,7 @@ def as_written(attack: object) -> str:
     return written_call(type(attack).__name__, _changed(attack))
 
 
-def value_text(value: object) -> str:
+def python_text(value: object) -> str:
     """A setting as it is written in Python; a radius or step size as a fraction of 255, a function by its name."""
     if isinstance(value, float) and math.isfinite(value):
         return pixel_text(value)
@@ -170,10 +170,10 @@ def value_text(value: object) -> str:
 
 def written_call(name: str, settings: Mapping[str, object]) -> str:
     """The call of a class with these settings, as it is written in Python."""
-    return f"{name}({', '.join(f'{key}={value_text(value)}' for key, value in settings.items())})"
+    return f"{name}({', '.join(f'{key}={python_text(value)}' for key, value in settings.items())})"
 
 
-def settings_of(attack: object) -> dict[str, object]:
+def settings_by_name(attack: object) -> dict[str, object]:
     """The settings of an attack by name."""
     if not is_dataclass(attack):
         return {}
@@ -187,7 +187,7 @@ def _changed(attack: object) -> dict[str, object]:
     defaults = {
         one.name: one.default if one.default_factory is MISSING else one.default_factory() for one in fields(attack)
     }
-    return {name: value for name, value in settings_of(attack).items() if value != defaults[name]}
+    return {name: value for name, value in settings_by_name(attack).items() if value != defaults[name]}
 
 
 def _threat(settings: Mapping[str, object]) -> str:

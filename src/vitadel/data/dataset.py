@@ -139,7 +139,7 @@ class Source:
 
     def choose(self, classes: Sequence[str], *, keep_labels: bool = False) -> "Source":
         """Only the images of these classes, labeled 0, 1, ... in the given order, or with their own labels."""
-        check_classes(classes, self.classes)
+        check_chosen_classes(classes, self.classes)
         numbers = torch.tensor([self.classes.index(name) for name in classes])
         new_label = torch.full((len(self.classes),), -1, dtype=torch.int64)
         new_label[numbers] = numbers if keep_labels else torch.arange(len(classes))
@@ -148,7 +148,7 @@ class Source:
         return Source(names, train, _relabeled(self.test, new_label), self.statistics)
 
 
-def check_classes(chosen: Sequence[str], known: Sequence[str]) -> None:
+def check_chosen_classes(chosen: Sequence[str], known: Sequence[str]) -> None:
     """Raise a UsageError if the choice is empty, or names a class twice or one that does not exist."""
     if not chosen:
         raise UsageError("no class is chosen. Name at least one, or leave the choice out for all of them.")

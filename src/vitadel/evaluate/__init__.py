@@ -8,7 +8,7 @@ from vitadel.attacks import NamedAttack
 from vitadel.evaluate.adversarial_images import read_adversarial_images
 from vitadel.evaluate.attack_runner import AttackRunner
 from vitadel.evaluate.context import Batch, Context
-from vitadel.evaluate.images import TensorImages, check_classes, check_writable_names
+from vitadel.evaluate.images import TensorImages, check_class_count, check_writable_names
 from vitadel.evaluate.sanity_checks import sanity_flags
 from vitadel.evaluate.scaled_suites import PAPER_PROTOCOL
 from vitadel.evaluate.store import MemoryStore, ResultStore
@@ -43,7 +43,7 @@ __all__ = [
     "SuiteWithRadii",
     "TensorImages",
     "attacks_of",
-    "check_classes",
+    "check_class_count",
     "check_suite",
     "check_writable_names",
     "evaluate_suite",

@@ -95,7 +95,7 @@ def skipped_flags(images: object) -> list[Flag]:
     return [Flag("images-skipped", sentence, {"images": len(left_out)})]
 
 
-def check_classes(model: nn.Module, data: DataSet) -> None:
+def check_class_count(model: nn.Module, data: DataSet) -> None:
     """Raise a UsageError if the model is known to have a different number of classes than the data.
 
     The shapes of cue-conflict images are not classes of the model: the suite `shape-bias` maps them.

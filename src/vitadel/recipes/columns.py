@@ -57,7 +57,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class EvaluationTask:
     """One call of an evaluation: suites that share the images, the threat and the scaling.
 
     Args:
@@ -120,7 +120,7 @@ def evaluations(
     threat: Threat | None,
     head: str = "",
     row: str = "",
-) -> dict[Evaluation, list[Column]]:
+) -> dict[EvaluationTask, list[Column]]:
     """The evaluations that the columns need, without columns for which there are no images.
 
     `row` is the label of a row with columns of its own, and part of the names of its folders: rows that differ in their
@@ -130,12 +130,12 @@ def evaluations(
     for column in columns:
         if (spec := images.find(column.suite)) is not None:
             groups.setdefault((column.threat, column.scaling, spec), []).append(column)
-    result: dict[Evaluation, list[Column]] = {}
+    result: dict[EvaluationTask, list[Column]] = {}
     for (radius, scaling, spec), members in groups.items():
         assert spec is not None
         suites = tuple({column.suite.name: column.suite for column in members}.values())
         parts = ["test", row, head, radius, scaling, "" if spec == images.usual else data.parse_spec(spec).kind.value]
-        call = Evaluation(
+        call = EvaluationTask(
             f"{model}#{head}" if head else model,
             folder / slug("-".join(filter(None, parts))),
             spec,

@@ -22,7 +22,7 @@ from vitadel.core.oom import is_out_of_memory
 from vitadel.core.progress import DeferredProgress, ProgressCallback, prefixed, silent
 from vitadel.core.stats import Accuracy
 from vitadel.recipes.axes import AXES, Axis, Value
-from vitadel.recipes.columns import Column, Evaluation, evaluations, measured, select
+from vitadel.recipes.columns import Column, EvaluationTask, evaluations, measured, select
 from vitadel.recipes.combinations import Combination, Sweep
 from vitadel.recipes.published import GPU_HOURS, PublishedAccuracy, PublishedSweep
 from vitadel.recipes.recipe import Recipe
@@ -66,7 +66,7 @@ _SELECTED = re.compile(r"step (?P<step>\d+), hold-out (?P<scores>\{[^{}]*\})")
 _CLEAN = "clean"
 
 # carries out an evaluation
-Evaluate = Callable[[Evaluation, ProgressCallback], Sequence[SuiteRecord]]
+Evaluate = Callable[[EvaluationTask, ProgressCallback], Sequence[SuiteRecord]]
 
 
 def run_sweep(
@@ -222,7 +222,7 @@ def _study(
     model = one.model or str(folder)
     head = f"-{one.head}" if one.head else ""
     evaluate(
-        Evaluation(
+        EvaluationTask(
             f"{model}#{one.head}" if one.head else model,
             folder / f"study{head}-{slug(study)}",
             sweep.images(one).usual,

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from vitadel.core.errors import UsageError
 from vitadel.data import DataSet, Split, Squash, load
-from vitadel.data.dataset import check_classes, measure
+from vitadel.data.dataset import check_chosen_classes, measure
 from vitadel.data.partition import fixed_order, hold_out
 from vitadel.data.pixels import InMemory, threads
 
@@ -228,8 +228,8 @@ def test_statistics_are_those_of_the_first_thousand_images() -> None:
 @pytest.mark.parametrize(("count", "listed"), [(100, True), (101, False)])
 def test_up_to_a_hundred_classes_are_listed(count: int, listed: bool) -> None:
     known = [f"class-{number:03d}" for number in range(count)]
-    check_classes(known, known)
+    check_chosen_classes(known, known)
     with pytest.raises(UsageError, match=r"unknown class 'class-0500'\. Did you mean 'class-050'\?") as error:
-        check_classes(["class-0500"], known)
+        check_chosen_classes(["class-0500"], known)
     assert (known[-2] in str(error.value)) == listed
     assert known[-1] in str(error.value)

@@ -13,7 +13,7 @@ from vitadel.evaluate import (
     AttackSuite,
     Context,
     Suite,
-    check_classes,
+    check_class_count,
     check_suite,
     check_writable_names,
     evaluate_suite,
@@ -38,7 +38,7 @@ def evaluate(
     notify: ProgressCallback = silent,
 ) -> list[dict[str, Any]]:
     """The summaries as they are written."""
-    check_classes(model, data)
+    check_class_count(model, data)
     check_writable_names(data, "test")
     check_suite(suite, model, data, threat=threat, scaling=scaling)
     if isinstance(suite, AttackSuite):

@@ -21,7 +21,7 @@ from vitadel.evaluate import (
     AttackSuite,
     Context,
     NamedAttack,
-    check_classes,
+    check_class_count,
     check_writable_names,
 )
 from vitadel.evaluate.attack_runner import fill_attack_table, record_clean_predictions
@@ -259,9 +259,9 @@ def test_the_kept_head_has_its_own_classes() -> None:
     digits = data.load("digits[:4]", preprocess=Squash(16))
     base = models.load("timm:test_vit", num_classes=20, image_size=16, patch_size=4)
     tuned = models.tora(base, num_classes=10)
-    check_classes(tuned, digits)
+    check_class_count(tuned, digits)
     with pytest.raises(UsageError, match="has 20 output classes"):
-        check_classes(models.with_head(tuned, "kept"), digits)
+        check_class_count(models.with_head(tuned, "kept"), digits)
 
 
 def test_the_kl_divergence_takes_no_target() -> None:

@@ -9,7 +9,7 @@ from typing import NoReturn
 import torch
 
 from vitadel.core.errors import UsageError
-from vitadel.data.dataset import Source, Statistics, check_classes
+from vitadel.data.dataset import Source, Statistics, check_chosen_classes
 from vitadel.data.pixels import Files
 from vitadel.data.preprocess import Preprocess
 from vitadel.data.split import Split
@@ -61,7 +61,7 @@ def read_imagenet_part(
             f"the folder that the archive {name}.tar unpacks to."
         )
     if chosen is not None:
-        check_classes(chosen, members)
+        check_chosen_classes(chosen, members)
     wanted = frozenset(one for one in folders if one in (members if chosen is None else chosen))
     test = _split("test", root, folder, known, wanted, preprocess)
     left_out = tuple(f"{one}: not a class of {name}" for one in unexpected)
@@ -130,7 +130,7 @@ def _source(
     chosen: Sequence[str] | None,
 ) -> Source:
     if chosen is not None:
-        check_classes(chosen, classes)  # before listing the files, which may take minutes
+        check_chosen_classes(chosen, classes)  # before listing the files, which may take minutes
     wanted = frozenset(classes if chosen is None else chosen)
     splits = [
         None if folder is None else _split(name, root, folder, classes, wanted, preprocess)

@@ -9,7 +9,7 @@ from pathlib import Path
 from vitadel.core.errors import UsageError, spelled
 from vitadel.report.comparison.figures import write_comparison_figures
 from vitadel.report.comparison.models import (
-    Column,
+    ComparedColumn,
     Comparison,
     ModelRow,
     Score,
@@ -133,7 +133,7 @@ def as_json(comparison: Comparison) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def _model(row: ModelRow, columns: Sequence[Column]) -> dict[str, object]:
+def _model(row: ModelRow, columns: Sequence[ComparedColumn]) -> dict[str, object]:
     scores = zip(columns, row.scores, strict=True)
     return {
         "rank": row.rank,
@@ -190,7 +190,7 @@ def _cells(row: ModelRow, comparison: Comparison, safe: Safe, strong: str) -> li
     return [safe(rank), safe(row.label), safe(parameters_text(row.parameters)), *scores, safe(flags)]
 
 
-def _cell(score: Score | None, column: Column, safe: Safe, strong: str) -> str:
+def _cell(score: Score | None, column: ComparedColumn, safe: Safe, strong: str) -> str:
     if score is None:
         return safe(DASH)
     value = safe(number(score.value, is_share=column.is_share))

@@ -36,7 +36,7 @@ class ColumnKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ComparedColumn:
     """One number that models are compared by.
 
     Args:
@@ -89,7 +89,7 @@ class Score:
     best: bool = False
 
 
-def version_of(score: Score | None, column: Column) -> str:
+def version_of(score: Score | None, column: ComparedColumn) -> str:
     """Which AutoAttack it was, if not the standard one."""
     return "" if score is None or column.kind is not ColumnKind.AUTOATTACK else score.note
 
@@ -125,7 +125,7 @@ class ModelRow:
 class Comparison:
     """Models in order of rank, by the column `ranked_by`."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[ComparedColumn, ...]
     rows: tuple[ModelRow, ...]
     ranked_by: int
     baseline: str | None = None
@@ -164,7 +164,7 @@ _Scores = dict[str, Score]  # by the model's label
 class _ColumnScores:
     """A column with its scores; `differences` may distinguish it from another column of the same title."""
 
-    column: Column
+    column: ComparedColumn
     differences: tuple[str, ...]
     scores: _Scores
 
@@ -190,12 +190,12 @@ def compare_models(records: Sequence[RunRecord], baseline: str | None = None) ->
     return Comparison(columns, _ranked(rows, by, columns), by, base)
 
 
-def delta_text(score: Score, column: Column) -> str:
+def delta_text(score: Score, column: ComparedColumn) -> str:
     """The difference to the baseline with its sign: in points for a share, otherwise in the number's own unit."""
     return "" if score.delta is None else signed(score.delta, is_share=column.is_share)
 
 
-def delta_interval(score: Score, column: Column) -> str:
+def delta_interval(score: Score, column: ComparedColumn) -> str:
     """The 95% interval of that difference, empty where there is none."""
     if score.delta_low is None or score.delta_high is None:
         return ""
@@ -336,10 +336,10 @@ def _compared(suite: EvaluatedSuite) -> list[Measure]:
     return [one for one in suite.record.measures if one.main or (one.column and one.value is not None)]
 
 
-def _column(suite: SuiteRecord, measure: Measure) -> Column:
+def _column(suite: SuiteRecord, measure: Measure) -> ComparedColumn:
     key = suite.suite if measure.main else f"{suite.suite} {measure.name}"
     share, higher = measure.is_share, measure.higher_is_better
-    return Column(key, ColumnKind.SUITE, suite.title, measure.name, measure.kind, share, higher)
+    return ComparedColumn(key, ColumnKind.SUITE, suite.title, measure.name, measure.kind, share, higher)
 
 
 def _circle(model: _Model, sources: str) -> frozenset[str]:
@@ -365,11 +365,11 @@ def _image_sets_needed(sets: Mapping[str, _Scores]) -> list[str]:
 
 def _accuracies(kind: ColumnKind, title: str, about: str, scores: _Scores) -> _ColumnScores:
     key = f"{kind.value} {about}".strip()
-    column = Column(key, kind, title, about, "accuracy", is_share=True, higher_is_better=True)
+    column = ComparedColumn(key, kind, title, about, "accuracy", is_share=True, higher_is_better=True)
     return _ColumnScores(column, (f"{_most(scores)} images",), scores)
 
 
-def _distinguished(scores: Sequence[_ColumnScores]) -> tuple[Column, ...]:
+def _distinguished(scores: Sequence[_ColumnScores]) -> tuple[ComparedColumn, ...]:
     """The columns, with distinguishing words in `about` and unique keys for those with the same title."""
     keys: list[str] = []
     named = []
@@ -384,7 +384,7 @@ def _distinguished(scores: Sequence[_ColumnScores]) -> tuple[Column, ...]:
     return tuple(named)
 
 
-def _with_best(column: Column, scores: _Scores) -> _Scores:
+def _with_best(column: ComparedColumn, scores: _Scores) -> _Scores:
     values = {score.value for score in scores.values()}
     best = (max if column.higher_is_better else min)(values)
     return {label: replace(score, best=len(values) > 1 and score.value == best) for label, score in scores.items()}
@@ -407,14 +407,14 @@ def _with_difference(score: Score, base: Score) -> Score:
     return replace(score, delta=delta, delta_low=low, delta_high=high, paired=paired)
 
 
-def _ranked_by(columns: Sequence[Column], scores: Sequence[_Scores]) -> int:
+def _ranked_by(columns: Sequence[ComparedColumn], scores: Sequence[_Scores]) -> int:
     """The column of robust accuracy that most models have; without one the first suite's, else clean accuracy."""
     order = (ColumnKind.BEST_KNOWN, ColumnKind.SUITE, ColumnKind.CLEAN)
     candidates = [number for number, column in enumerate(columns) if column.kind in order]
     return min(candidates, key=lambda number: (order.index(columns[number].kind), -len(scores[number]), number))
 
 
-def _ranked(rows: Sequence[ModelRow], by: int, columns: Sequence[Column]) -> tuple[ModelRow, ...]:
+def _ranked(rows: Sequence[ModelRow], by: int, columns: Sequence[ComparedColumn]) -> tuple[ModelRow, ...]:
     sign = -1 if columns[by].higher_is_better else 1
     measured = [row for row in rows if row.scores[by]]
     measured.sort(key=lambda row: (sign * _value(row, by), -_value(row, 0)))

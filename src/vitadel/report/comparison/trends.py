@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vitadel.core.stats import LinearFit, PowerLawFit, clip_share, fit_line, fit_power_law, inverse_logit, logit
-from vitadel.report.comparison.models import Column, ColumnKind, Comparison, ModelRow, Score
+from vitadel.report.comparison.models import ColumnKind, ComparedColumn, Comparison, ModelRow, Score
 
 MILLION = 1e6
 _UNCOUNTED = 10**6  # images to assume of a share that does not say of how many
@@ -27,8 +27,8 @@ class Trend:
         line: The least-squares line.
     """
 
-    column: Column
-    clean: Column
+    column: ComparedColumn
+    clean: ComparedColumn
     points: tuple[tuple[ModelRow, Score, Score], ...]
     line: LinearFit | None
 
@@ -73,7 +73,7 @@ class SizeTrend:
             name.
     """
 
-    column: Column
+    column: ComparedColumn
     points: tuple[SizePoint, ...]
     fits: tuple[tuple[str, PowerLawFit], ...]
 
@@ -104,7 +104,7 @@ def trends(comparison: Comparison) -> list[Trend]:
     return fits
 
 
-def on_axis(score: Score, column: Column, value: float | None = None) -> float:
+def on_axis(score: Score, column: ComparedColumn, value: float | None = None) -> float:
     """The coordinate of a score, or of an end of its interval: the logit of a share, other numbers as they are."""
     value = score.value if value is None else value
     return logit(clip_share(value, score.n or _UNCOUNTED)) if column.is_share else value
@@ -121,7 +121,7 @@ def size_trends(comparison: Comparison) -> list[SizeTrend]:
     return fits
 
 
-def _size_point(row: ModelRow, column: Column, score: Score | None) -> SizePoint | None:
+def _size_point(row: ModelRow, column: ComparedColumn, score: Score | None) -> SizePoint | None:
     if score is None or row.parameters is None:
         return None
     if column.unit == "accuracy":

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from vitadel.report.comparison import export
 from vitadel.report.comparison.figures import is_numbered, size_drawings, trend_drawings, with_strokes
 from vitadel.report.comparison.models import (
-    Column,
     ColumnKind,
+    ComparedColumn,
     Comparison,
     ModelRow,
     Score,
@@ -26,7 +26,7 @@ from vitadel.report.text import DASH, interval, number, p_text, signed
 class CellView:
     """One cell as text; a dash if the model was not measured."""
 
-    column: Column
+    column: ComparedColumn
     score: Score | None
 
     @property
@@ -88,7 +88,7 @@ class ComparisonView:
     against_size: tuple[tuple[Drawing, list[str]], ...]
 
     @property
-    def ranked_by(self) -> Column:
+    def ranked_by(self) -> ComparedColumn:
         """The column that ranks."""
         return self.table.columns[self.table.ranked_by]
 
