@@ -9,9 +9,34 @@ import torch
 from torch import Tensor, nn
 
 from vitadel.analyze import Study, run_study, tensor_context
+from vitadel.models import Model, Option, load
 from vitadel.runs import ResultFolder
 
 Net = TypeVar("Net", bound=nn.Module)
+
+# architecture, patch size at 32 px, options
+_TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
+    "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": 3, "embed_dim": 48}),
+    "registers": ("timm:vit_tiny_patch16_224", 8, {"depth": 3, "embed_dim": 48, "reg_tokens": 2}),
+    "pooled": (
+        *("timm:vit_tiny_patch16_224", 8),
+        {"depth": 3, "embed_dim": 48, "class_token": False, "global_pool": "avg"},
+    ),
+    "distilled": ("timm:deit_tiny_distilled_patch16_224", 8, {"depth": 2, "embed_dim": 48}),
+    "cait": ("timm:cait_xxs24_224", 8, {"depth": 2, "embed_dim": 48}),
+    "xcit": ("timm:xcit_nano_12_p16_224", 8, {"depth": 2, "embed_dim": 48}),
+    "swin": ("timm:swin_tiny_patch4_window7_224", 4, {"embed_dim": 24, "window_size": 4}),
+    "levit": ("timm:levit_128s", 8, {"stem_type": "s8", "num_heads": 2}),
+    "resnet": ("timm:resnet18", None, {}),
+    "convnext": ("timm:convnext_atto", None, {}),
+    "wrn": ("vitadel:wrn28_10", None, {}),
+}
+
+
+def tiny(family: str, *, num_classes: int = 5, seed: int = 0, **options: Option) -> Model:
+    """A small model for images of 32 px, with further options of its architecture."""
+    name, patch, usual = _TINY[family]
+    return load(name, num_classes=num_classes, image_size=32, patch_size=patch, options={**usual, **options}, seed=seed)
 
 
 def noisy_weights(model: Net, amount: float) -> Net:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import study_models  # type: ignore[import-not-found]
 import torch
-from study_models import hooks, noisy_weights, studied_in  # type: ignore[import-not-found]
+from study_models import hooks, noisy_weights, studied_in
 from torch import Tensor, nn
 
 from vitadel.analyze import Correlation, run_study, study, tensor_context
@@ -21,26 +22,9 @@ from vitadel.analyze.correlation import SimilarityMeasure, groups_of
 from vitadel.analyze.similarity import Grouping, cka, dependence
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
-from vitadel.models import Model, Option, load, save, tora, wrap
+from vitadel.models import Model, load, save, tora, wrap
 from vitadel.runs import ResultFolder
 
-TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
-    "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": 3, "embed_dim": 48}),
-    "registers": ("timm:vit_tiny_patch16_224", 8, {"depth": 3, "embed_dim": 48, "reg_tokens": 2}),
-    "pooled": (
-        "timm:vit_tiny_patch16_224",
-        8,
-        {"depth": 3, "embed_dim": 48, "class_token": False, "global_pool": "avg"},
-    ),
-    "distilled": ("timm:deit_tiny_distilled_patch16_224", 8, {"depth": 2, "embed_dim": 48}),
-    "cait": ("timm:cait_xxs24_224", 8, {"depth": 2, "embed_dim": 48}),
-    "xcit": ("timm:xcit_nano_12_p16_224", 8, {"depth": 2, "embed_dim": 48}),
-    "swin": ("timm:swin_tiny_patch4_window7_224", 4, {"embed_dim": 24, "window_size": 4}),
-    "levit": ("timm:levit_128s", 8, {"stem_type": "s8", "num_heads": 2}),
-    "resnet": ("timm:resnet18", None, {}),
-    "wrn": ("vitadel:wrn28_10", None, {}),
-    "convnext": ("timm:convnext_atto", None, {}),
-}
 # how many layers have a map, and how many a class token
 TOKENS = {"vit": (3, 3), "registers": (3, 3), "pooled": (3, 0), "distilled": (2, 2), "cait": (2, 2), "xcit": (4, 2)}
 SHAPES = {"swin": 12, "levit": 11, "resnet": 8, "convnext": 4}
@@ -48,9 +32,7 @@ SHAPES = {"swin": 12, "levit": 11, "resnet": 8, "convnext": 4}
 
 def tiny(family: str) -> Model:
     """A float64 model whose every weight matters."""
-    name, patch, options = TINY[family]
-    model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options)
-    return noisy_weights(model.double(), 0.05)
+    return noisy_weights(study_models.tiny(family).double(), 0.05)
 
 
 @pytest.fixture

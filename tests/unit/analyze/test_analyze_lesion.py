@@ -6,32 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import study_models  # type: ignore[import-not-found]
 import torch
-from study_models import noisy_weights, studied_in  # type: ignore[import-not-found]
+from study_models import noisy_weights, studied_in
 from torch import Tensor, nn
 
 from vitadel.analyze import Lesion, study
 from vitadel.analyze.lesion import LesionKind
 from vitadel.api.analyze import as_study
 from vitadel.core.errors import UsageError
-from vitadel.models import Model, Option, load, wrap
+from vitadel.models import Model, wrap
 from vitadel.runs import ResultFolder
 
-TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
-    "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": 5, "embed_dim": 48}),
-    "cait": ("timm:cait_xxs24_224", 8, {"depth": 4, "embed_dim": 48}),
-    "xcit": ("timm:xcit_nano_12_p16_224", 8, {"depth": 4, "embed_dim": 48}),
-    "swin": ("timm:swin_tiny_patch4_window7_224", 4, {"embed_dim": 24, "window_size": 4}),
-    "levit": ("timm:levit_128s", 8, {"stem_type": "s8", "num_heads": 2}),
-    "resnet": ("timm:resnet18", None, {}),
-    "convnext": ("timm:convnext_atto", None, {}),
-}
+DEPTHS: dict[str, dict[str, Any]] = {"vit": {"depth": 5}, "cait": {"depth": 4}, "xcit": {"depth": 4}}
 
 
 def tiny(family: str) -> Model:
     """A float64 model whose every weight matters."""
-    name, patch, options = TINY[family]
-    model = load(name, num_classes=5, image_size=32, patch_size=patch, options=options)
+    model = study_models.tiny(family, **DEPTHS.get(family, {}))
     return noisy_weights(model.double(), 0.1)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import study_models  # type: ignore[import-not-found]
 import torch
-from study_models import noisy_weights, studied_in  # type: ignore[import-not-found]
+from study_models import noisy_weights, studied_in
 from torch import Tensor, nn
 
 from vitadel.analyze import RestrictedAttention, study
@@ -25,28 +26,13 @@ from vitadel.runs import ResultFolder
 
 DEPTH, SIDE = 3, 4
 CLASSES = 300  # so many that a small change of the logits changes the prediction
-TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
-    "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": DEPTH, "embed_dim": 48}),
-    "registers": ("timm:vit_tiny_patch16_224", 8, {"depth": DEPTH, "embed_dim": 48, "reg_tokens": 2}),
-    "pooled": (
-        "timm:vit_tiny_patch16_224",
-        8,
-        {"depth": DEPTH, "embed_dim": 48, "class_token": False, "global_pool": "avg"},
-    ),
-    "distilled": ("timm:deit_tiny_distilled_patch16_224", 8, {"depth": DEPTH, "embed_dim": 48}),
-    "cait": ("timm:cait_xxs24_224", 8, {"depth": DEPTH, "embed_dim": 48}),
-    "xcit": ("timm:xcit_nano_12_p16_224", 8, {"depth": 2, "embed_dim": 48}),
-    "swin": ("timm:swin_tiny_patch4_window7_224", 4, {"embed_dim": 24, "window_size": 4}),
-    "levit": ("timm:levit_128s", 8, {"stem_type": "s8", "num_heads": 2}),
-    "resnet": ("timm:resnet18", None, {}),
-}
 PREFIX = {"vit": 1, "registers": 3, "pooled": 0, "distilled": 2, "cait": 0}
 
 
 def tiny(family: str) -> Model:
     """A float64 model whose attention matters."""
-    name, patch, options = TINY[family]
-    return unbiased(load(name, num_classes=CLASSES, image_size=32, patch_size=patch, options=options).double())
+    depth = {} if family in ("xcit", "swin", "levit", "resnet") else {"depth": DEPTH}
+    return unbiased(study_models.tiny(family, num_classes=CLASSES, **depth).double())
 
 
 def unbiased(model: Model) -> Model:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import study_models  # type: ignore[import-not-found]
 import torch
-from study_models import hooks, studied_in  # type: ignore[import-not-found]
+from study_models import hooks, studied_in
 from torch import Tensor, nn
 
 from vitadel.analyze import Saliency, study
@@ -25,18 +26,9 @@ from vitadel.runs import ResultFolder
 from vitadel.threats import Linf
 
 EIGEN, ATTENTION, ROLLOUT = Method.EIGENCAM, Method.ATTENTION, Method.ROLLOUT
-TINY: dict[str, tuple[str, int | None, dict[str, Option]]] = {
-    "vit": ("timm:vit_tiny_patch16_224", 8, {"depth": 3, "embed_dim": 48}),
-    "deit": ("timm:deit_tiny_distilled_patch16_224", 8, {"depth": 2, "embed_dim": 48}),
-    "cait": ("timm:cait_xxs24_224", 8, {"depth": 2, "embed_dim": 48}),
-    "xcit": ("timm:xcit_nano_12_p16_224", 8, {"depth": 2, "embed_dim": 48}),
-    "swin": ("timm:swin_tiny_patch4_window7_224", 4, {"embed_dim": 24, "window_size": 4}),
-    "levit": ("timm:levit_128s", 8, {"stem_type": "s8", "num_heads": 2}),
-    "resnet": ("timm:test_resnet", None, {}),
-}
 OFFERS = {
     "vit": ("blocks.2.norm1", 4, [EIGEN, ATTENTION, ROLLOUT]),
-    "deit": ("blocks.1.norm1", 4, [EIGEN, ATTENTION, ROLLOUT]),
+    "distilled": ("blocks.1.norm1", 4, [EIGEN, ATTENTION, ROLLOUT]),
     "cait": ("blocks.1.out", 4, [EIGEN, ATTENTION, ROLLOUT]),
     "xcit": ("blocks.1.out", 4, [EIGEN, ATTENTION]),
     "swin": ("blocks.9.out", 2, [EIGEN]),
@@ -54,8 +46,9 @@ def tiny(family: str) -> Model:
     if family == "wrn":
         torch.manual_seed(1)
         return bare(WideResNet(10, 1, 5))
-    name, patch, options = TINY[family]
-    return load(name, num_classes=5, image_size=32, patch_size=patch, options=options, seed=1)
+    if family == "resnet":
+        return load("timm:test_resnet", num_classes=5, image_size=32, seed=1)
+    return study_models.tiny(family, seed=1)
 
 
 @pytest.fixture
@@ -138,7 +131,7 @@ def test_class_blocks_attend_to_patches(family: str, x: Tensor) -> None:
 
 
 def test_eigencam_keeps_the_order_of_patches(x: Tensor) -> None:
-    for family, prefix, depth in (("vit", 1, 3), ("deit", 2, 2)):
+    for family, prefix, depth in (("vit", 1, 3), ("distilled", 2, 2)):
         model = tiny(family)
         last = model.net.get_submodule(f"blocks.{depth - 1}.norm1")
         with torch.no_grad(), model.taps.read(f"blocks.{depth - 2}.out") as seen:
