@@ -107,7 +107,7 @@ def _commands(claim: Claim, records: Records) -> list[str]:
 def run_command(name: str, scale: str = "full") -> str:
     """How a measurement is made."""
     weights = {kind: f"{kind}:DIR --weights DIR" for kind in ("imagenet", "cue-conflict")}
-    data = weights.get(MEASUREMENTS[name].data, "folder:DIR") + (" --start MODEL" if name == "tora" else "")
+    data = weights.get(MEASUREMENTS[name].data, "folder:DIR")
     smaller = "" if scale == "full" else f" --scale {scale}"
     return f"python benchmarks/evidence.py run {name} --data {data}{smaller} --work FOLDER --out FILE.jsonl"
 
@@ -299,7 +299,8 @@ def parsed() -> argparse.Namespace:
     measured.add_argument("measurements", nargs="+", choices=list(MEASUREMENTS), metavar="MEASUREMENT")
     measured.add_argument("--data", action="append", default=[], help="one for each kind that is needed")
     measured.add_argument("--weights", type=Path, default=Path("."), help="folder of ImageNet weights")
-    measured.add_argument("--start", default="", help="the network that TORA freezes, as of model.start")
+    frozen = "zoo:cifar10-vit-tiny-finetuned"
+    measured.add_argument("--start", default=frozen, help="the network that TORA freezes, as of model.start")
     measured.add_argument("--work", type=Path, required=True)
     measured.add_argument("--out", type=Path, required=True)
     measured.add_argument("--scale", choices=("full", "reduced", "smoke"), default="full")

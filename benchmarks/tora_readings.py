@@ -185,10 +185,16 @@ def is_recorded(task: Task, about: Mapping[str, Any], lines: Sequence[Mapping[st
     for than now."""
     wanted = {**about, **task.keys}
     return any(
-        all(line.get(name) == value for name, value in wanted.items())
+        all(_comparable(line).get(name) == value for name, value in _comparable(wanted).items())
         and task.autoattack_n in (0, line["autoattack_n"])
         for line in lines
     )
+
+
+def _comparable(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line whose start is the hash of its weights: a network may be in files of several names."""
+    start = line["start"]
+    return {**line, "start": start.get("sha256", start.get("name"))}
 
 
 def record_of(task: Task, about: Mapping[str, Any], work: Path) -> dict[str, object]:
@@ -269,7 +275,8 @@ def grouped(lines: Sequence[Mapping[str, Any]]) -> dict[str, Results]:
     and a later line before an earlier one."""
     groups: dict[str, Results] = {}
     for line in sorted(lines, key=lambda one: "autoattack" in one["scores"]):
-        results = groups.setdefault(json.dumps({name: line[name] for name in _GROUP}), {})
+        known = _comparable(line)
+        results = groups.setdefault(json.dumps({name: known[name] for name in _GROUP}), {})
         heads = results.setdefault(line["reading"], {}).setdefault(line["lambda"], {})
         heads.setdefault(line["head"], {})[line["seed"]] = Result.of(line)
     return groups
@@ -439,7 +446,7 @@ def print_table(file: Path) -> None:
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="cifar10-tora-short")
-    parser.add_argument("--start", help="the frozen network, as of model.start")
+    parser.add_argument("--start", help="the frozen network, as of model.start; by default that of the recipe")
     parser.add_argument("--data")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--threat", default="linf:4/255", help="of training, selection and evaluation")
@@ -454,8 +461,9 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", type=Path, metavar="FILE")
     args = parser.parse_args(words)
-    if args.table is None and not (args.data and args.work and args.start):
-        parser.error("--start, --data and --work are needed, or --table")
+    if args.table is None and not (args.data and args.work):
+        parser.error("--data and --work are needed, or --table")
+    args.start = args.start or RECIPES[args.recipe]().model.start
     return args
 
 
