@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vitadel import attacks, core, data, goals, losses, models, objectives, recipes, runs, shifts, threats
     from vitadel.api.analyze import analyze
     from vitadel.api.augmentation import show_data
-    from vitadel.api.data import load_data
+    from vitadel.api.data import check_data, load_data
     from vitadel.api.evaluate import evaluate
     from vitadel.api.models import load_model
     from vitadel.api.report import report
@@ -32,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "analyze",
     "attacks",
+    "check_data",
     "core",
     "data",
     "evaluate",
@@ -55,6 +56,7 @@ __all__ = [
 # each function and the module of `vitadel.api` that defines it
 _FUNCTIONS = {
     "analyze": "analyze",
+    "check_data": "data",
     "evaluate": "evaluate",
     "load_data": "data",
     "load_model": "models",
@@ -73,7 +75,7 @@ _ELSEWHERE = {
     "benchmark": "vd.evaluate(model, data, suites, run=DIR)",
     "load_cifar10": 'vd.load_data("cifar10:DIR").test.tensors(256)',
 }
-_ONLY_FUNCTIONS = ("load_data", "load_model", "robustness", "show_data", "sweep")
+_ONLY_FUNCTIONS = ("check_data", "load_data", "load_model", "robustness", "show_data", "sweep")
 
 
 def _function(name: str) -> Any:

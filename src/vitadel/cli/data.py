@@ -1,6 +1,5 @@
 """`vitadel data`: describe, check and show data sets, and convert synthetic images for training."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +8,6 @@ import typer
 from vitadel.cli import show
 from vitadel.cli.help import Command, application
 from vitadel.cli.options import DATA, OUTPUT, JsonOption, SeedOption, option
-
-# how many problems of one kind, such as missing images, are printed
-_PRINTED = 20
 
 app = application("Describe, check, show and convert data.")
 
@@ -46,64 +42,13 @@ def check(spec: SpecArgument, preprocess: PreprocessOption = "squash:32", json: 
 
     Also checks imagenet-c:DIR, cifar10-c:DIR and cifar100-c:DIR, whose files are counted but not decoded.
     """
-    from vitadel import data
+    from vitadel.api.data import check_data
     from vitadel.core.errors import UsageError
 
-    kind, _, folder = spec.partition(":")
-    if kind in data.CORRUPTED:
-        _check_corrupted(kind, Path(folder).expanduser(), json)
-        return
-    dataset = data.load(spec, preprocess=data.parse_preprocess(preprocess))
-    report, missing = data.check(dataset), data.missing(dataset)
-    if json:
-        bad = [{"split": item.split, "id": item.id, "reason": item.reason} for item in report.unreadable]
-        show.json_object({"counts": report.counts, "unreadable": bad, "missing": list(missing)})
-    else:
-        rows = [
-            [name, str(sum(counts.values())), str(min(counts.values())), str(max(counts.values()))]
-            for name, counts in report.counts.items()
-        ]
-        show.table(spec, ["split", "images", "fewest per class", "most per class"], rows)
-    if report.unreadable:
-        first = report.unreadable[0]
-        if not json:
-            _show_some("cannot be read", [one.id for one in report.unreadable])
-        raise UsageError(
-            f"{len(report.unreadable)} images cannot be read, the first is {first.id} ({first.reason}). "
-            "Replace them, or leave them out with --skip-unreadable."
-        )
-    _show_missing(spec, missing, json)
-
-
-def _check_corrupted(kind: str, folder: Path, json: bool) -> None:
-    from vitadel import data
-    from vitadel.shifts import CORRUPTIONS
-
-    missing = data.missing_corrupted(kind, folder, list(CORRUPTIONS))
-    if json:
-        show.json_object({"missing": list(missing)})
-    _show_missing(f"{kind}:{folder}", missing, json)
-    if not json:
-        show.line(f"{kind}:{folder}: nothing is missing")
-
-
-def _show_missing(spec: str, missing: Sequence[str], json: bool) -> None:
-    from vitadel.core.errors import UsageError
-
-    if not missing:
-        return
-    if not json:
-        _show_some("missing", missing)
-    raise UsageError(
-        f"{spec} is not complete: {len(missing)} entries are missing, the first is {missing[0]}. Add them."
-    )
-
-
-def _show_some(what: str, entries: Sequence[str]) -> None:
-    for entry in entries[:_PRINTED]:
-        show.line(f"{what}: {entry}")
-    if len(entries) > _PRINTED:
-        show.line(f"{what}: {len(entries) - _PRINTED} more; use --json to list all")
+    checked = check_data(spec, preprocess=preprocess)
+    show.result(checked, as_json=json)
+    if checked.problem:
+        raise UsageError(checked.problem)
 
 
 @app.command("show", cls=Command)

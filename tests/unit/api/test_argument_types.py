@@ -20,6 +20,7 @@ NET = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 10))
 # a call of each function that would run
 CALLS: dict[str, dict[str, object]] = {
     "analyze": {"model": NET, "data": "digits[:4]", "study": "lesion", "run": "run"},
+    "check_data": {"spec": "digits[:4]"},
     "evaluate": {"model": NET, "data": "digits[:4]", "suites": "clean", "run": "run"},
     "load_data": {"spec": "digits[:4]"},
     "load_model": {"model": "timm:test_vit", "num_classes": 10, "image_size": 8, "patch_size": 2},

@@ -16,7 +16,10 @@ from vitadel.core.numeric import Range
 
 SOURCE = Path(vd.__file__).parent
 
-FUNCTIONS = ["analyze", "evaluate", "load_data", "load_model", "report", "robustness", "show_data", "sweep", "train"]
+FUNCTIONS = [
+    *("analyze", "check_data", "evaluate", "load_data", "load_model", "report", "robustness", "show_data", "sweep"),
+    "train",
+]
 CLASSES = [
     *(vd.attacks.PGD, vd.attacks.APGD, vd.attacks.FGSM, vd.attacks.FAB, vd.attacks.Square),
     *(vd.threats.Linf, vd.threats.L2, vd.threats.L1, vd.goals.Untargeted, vd.goals.Targeted),
