@@ -139,7 +139,17 @@ def tensor_context(
     batch_size: int | None = None,
     progress: ProgressCallback = silent,
 ) -> Context:
-    """The context of a study in memory: images from tensors, results in a `MemoryStore`."""
+    """The context of a study in memory, which keeps its results in a `MemoryStore`.
+
+    Args:
+        model: Any module that takes pixels in [0, 1].
+        x: [B, 3, H, W] the images.
+        y: [B] their labels.
+        threat: The threat model of studies that attack.
+        seed: Seeds all random numbers.
+        batch_size: Images per batch; by default what the engine chooses for the device.
+        progress: Called with the progress.
+    """
     engine = Engine(batch_size=batch_size, precision="float32")
     return Context(model, TensorImages(x, y), threat=as_threat(threat), seed=seed, engine=engine, progress=progress)
 

@@ -107,7 +107,22 @@ def classify_perturbations(
     batch_size: int | None = None,
     progress: ProgressCallback = silent,
 ) -> dict[str, object]:
-    """The study with loaded classifiers, by name; `settings.classifiers` is ignored."""
+    """The study with classifiers that are loaded already.
+
+    Args:
+        model: The model that is attacked.
+        x: [B, 3, H, W] the images, with pixels in [0, 1].
+        y: [B] their labels.
+        classifiers: The models that classify the perturbations, by name; `settings.classifiers` is ignored.
+        threat: The threat model of the attack.
+        settings: The settings of the study.
+        seed: Seeds all random numbers.
+        batch_size: Images per batch; by default what the engine chooses for the device.
+        progress: Called with the progress.
+
+    Returns:
+        The result of the study, as plain JSON values.
+    """
     if not classifiers:
         raise UsageError("no model was given to classify the perturbations. Give them by name: {'resnet': model}.")
     study = _WithClassifiers(settings or PerturbationSemantics(), dict(classifiers))

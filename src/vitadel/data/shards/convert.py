@@ -53,6 +53,9 @@ def convert(
         shard_images: Images per file.
         notify: Called with the progress.
 
+    Returns:
+        The shards, opened.
+
     Raises:
         UsageError: An archive is damaged or does not fit, the folder is not empty, or the disk is full.
     """

@@ -81,6 +81,9 @@ def write_exhibit(exhibit: Exhibit, path: Path) -> Path:
     Args:
         exhibit: The exhibit.
         path: The file, with the suffix .png.
+
+    Returns:
+        The file.
     """
     if path.suffix != ".png":
         raise UsageError(
