@@ -1,4 +1,4 @@
-"""Robustness of commands: interruptions, random arguments, failing file operations and damaged files.
+"""Robustness of commands: interruptions, random arguments, failing file operations, damaged and forged files.
 
 Not part of `make test`: `make test-hostile` runs it for VITADEL_HOSTILE_MINUTES (30) with VITADEL_HOSTILE_SEED (0). The
 four parts share the time. What failed is printed with the environment that repeats it.

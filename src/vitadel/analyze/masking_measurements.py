@@ -215,8 +215,8 @@ class Measurements:
 
     @property
     def factors(self) -> Factors:
-        source = f"the factors in {self.ctx.store.folder}/parts"
-        return from_json(Factors, self._search, source, "Delete their file and run the same command again.")
+        source = f"{self.ctx.store.folder}/parts/factors.json"
+        return from_json(Factors, self._search, source, "Delete it and run the same command again.")
 
     # ------------------------------------------------------------------ attacks
 

@@ -66,7 +66,8 @@ def factors_record(ctx: Context, scaling: Scaling) -> dict[str, Any]:
         return {_FACTORS: asdict(search.best), "tried": tried, "split": split, "images": count, **costs}
 
     record = ctx.compute_once(_FACTORS, search)
-    from_json(_Search, record, f"{_FACTORS} in {ctx.store.folder}", "Delete the folder to have them searched again.")
+    source = f"{ctx.store.folder}/parts/{_FACTORS}.json"
+    from_json(_Search, record, source, "Delete the file to have the factors searched again.")
     return record
 
 

@@ -322,15 +322,10 @@ class Gallery:
 def _is_gallery(stored: Mapping[str, NDArray[Any]]) -> bool:
     """Whether the arrays are of the same images, and the pictures can be drawn."""
     clean, adversarial = stored["clean"], stored["adversarial"]
-    per_image = [stored[name] for name in ("label", "clean_prediction", "prediction", "broken_by")]
-    return (
-        clean.dtype == np.uint8
-        and clean.shape == adversarial.shape
-        and clean.shape[3] == 3
-        and 0 not in clean.shape[1:3]
-        and all(len(values) == len(clean) for values in per_image)
-        and bool((np.abs(adversarial) <= 2).all() and np.isfinite(stored["eps"]))  # pixels lie in [0, 1]
-    )
+    counts = {len(stored[name]) for name in ("clean", "label", "clean_prediction", "prediction", "broken_by")}
+    same_shape = clean.shape == adversarial.shape and clean.shape[3] == 3 and 0 not in clean.shape[1:3]
+    in_range = (np.abs(adversarial) <= 2).all() and np.isfinite(stored["eps"])  # pixels lie in [0, 1]
+    return clean.dtype == np.uint8 and len(counts) == 1 and same_shape and bool(in_range)
 
 
 @dataclass(frozen=True, slots=True)

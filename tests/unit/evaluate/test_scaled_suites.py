@@ -165,7 +165,7 @@ def test_damaged_factors_are_named(model: Model, digits: data.DataSet, tmp_path:
     )
     for content, message in damaged:
         write_json(tmp_path / "a" / FACTORS, {"seconds": 1.0, **content})
-        with pytest.raises(UsageError, match=f"factors in .*: {message}. Delete the folder"):
+        with pytest.raises(UsageError, match=rf"parts/factors\.json: {message}\. Delete the file"):
             evaluate(model, digits, suite, run, threat=Linf(48 / 255), scaling=SMALL)
 
 
