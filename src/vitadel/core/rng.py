@@ -47,7 +47,8 @@ def seeded_generators(seed: int, device: torch.device | None = None) -> Iterator
         # not torch.manual_seed: it seeds every device there is, and until CUDA starts it queues that for later
         torch.default_generator.manual_seed(seed)
         for one in devices:
-            torch.cuda.default_generators[one.index or 0].manual_seed(seed)
+            current = torch.cuda.current_device() if one.index is None else one.index
+            torch.cuda.default_generators[current].manual_seed(seed)
         try:
             yield
         finally:

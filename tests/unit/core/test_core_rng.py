@@ -4,6 +4,7 @@ Shape letters: B images.
 """
 
 import random
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -245,6 +246,19 @@ def test_random_numbers_of_an_image_are_pinned() -> None:
     assert torch.allclose(rng.normal(2, dtype=torch.float64), normal, atol=1e-5)
     assert rng.randint(1000, 2).tolist() == [[190, 855], [308, 36]]
     assert rng.signs(3).tolist() == [[-1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]]
+
+
+@pytest.mark.parametrize(("device", "seeded"), [("cuda", 1), ("cuda:0", 0), ("cuda:2", 2)])
+def test_the_generator_of_the_device_is_seeded(device: str, seeded: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an index, that of the current device, which is number 1 here."""
+    generators = [torch.Generator() for _ in range(3)]
+    monkeypatch.setattr(torch.cuda, "default_generators", generators)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.random, "fork_rng", lambda devices: nullcontext())
+    before = torch.get_rng_state()
+    with seeded_generators(77, torch.device(device)):
+        assert [one.initial_seed() == 77 for one in generators] == [number == seeded for number in range(3)]
+    torch.set_rng_state(before)
 
 
 def test_seeded_generators_are_restored() -> None:

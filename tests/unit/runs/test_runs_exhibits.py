@@ -1,8 +1,10 @@
 """Exhibits: reading returns what was written, and invalid ones are refused."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,3 +108,15 @@ def test_images_keep_every_byte(tmp_path: Path) -> None:
 def test_invalid_exhibits_are_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         make()
+
+
+@pytest.mark.parametrize("version", [2, 0.5, "1", True, None])
+def test_exhibits_of_later_versions_are_refused(tmp_path: Path, version: object) -> None:
+    bars = Bars("B", "why", ["g"], [Bar("b", [0.5])], "y")
+    content: Any = StudyRecord("made-up", "Title", "", [bars]).to_json()
+    content["exhibits"][0]["version"] = version
+    write_json(tmp_path / "result.json", content)
+    with pytest.raises(
+        UsageError, match=rf"has version {re.escape(repr(version))}, and this Vitadel reads up to 1\. Update it\."
+    ):
+        read_study(tmp_path / "result.json")
