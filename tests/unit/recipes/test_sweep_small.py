@@ -77,6 +77,14 @@ def test_what_a_table_varies_stays() -> None:
     assert all(one.synthetic is None for one in rows("wu2025-table2-beta"))
 
 
+def test_a_short_row_is_one_epoch() -> None:
+    """Lengths are relative to that of the table; a row of a hundredth of it still trains."""
+    long = RECIPES["cifar10-vit-tiny-short"]()
+    short = override(long, {"plan.epochs": max(1, long.plan.epochs // 100), "plan.warmup_epochs": 0})
+    scale = small_scale(None, long)
+    assert [scale.apply(one, long, 10).plan.epochs for one in (short, long)] == [1, 10]
+
+
 def test_what_is_counted_in_epochs_keeps_its_share() -> None:
     inner = RECIPES["vit-b-cifar10-trades-awp-aas"]().objective
     assert isinstance(inner, AttentionScaling)
