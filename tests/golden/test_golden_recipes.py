@@ -3,6 +3,7 @@
 Record anew with `python tests/golden/test_golden_recipes.py` after an intended change.
 """
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,7 +42,12 @@ def of_table(name: str) -> dict[str, object]:
         changed = {path: values.get(path) for path in {**common, **values} if values.get(path) != common.get(path)}
         printed = [numbers.clean, numbers.robust, numbers.standard_clean, *numbers.others.values()]
         rows[" ".join(member.labels)] = [*printed, *of_columns(member.columns, table), changed]
-    return {"recipe": table.recipe, "threat": table.threat, "attack": table.attack, "rows": rows}
+    known = {
+        field.name: getattr(table, field.name)
+        for field in dataclasses.fields(table)
+        if isinstance(getattr(table, field.name), str | int)
+    }
+    return {**known, "settings": list(table.settings), "studies": list(table.studies), "rows": rows}
 
 
 def of_columns(columns: Sequence[Column], table: PublishedSweep) -> list[str]:

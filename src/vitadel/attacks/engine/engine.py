@@ -24,7 +24,6 @@ from vitadel.threats import Threat
 
 # pixel values per batch on a CPU by default
 _CPU_VALUES = 1 << 20
-_MANY = 1 << 30  # classes, where the attack does not need their number
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +127,10 @@ class Engine:
 
 
 def _top_other_classes(attack: IterativeAttack, model: Oracle, x0: Tensor, goal: Goal) -> tuple[Tensor, int]:
-    """The attack's target classes per image and the number of classes; no forward pass if the attack needs neither."""
+    """The attack's target classes per image and the number of classes; if it needs neither, no forward pass and 0."""
     uses_dlr = isinstance(goal, Untargeted) and goal.loss is dlr  # which needs three classes
     if not attack.targets and not uses_dlr:
-        return torch.zeros(len(x0), 0, dtype=torch.int64, device=x0.device), _MANY
+        return torch.zeros(len(x0), 0, dtype=torch.int64, device=x0.device), 0
     label_B = require_untargeted(goal, "an attack with targets").label_B
     with torch.no_grad():
         z_BK = run_in_parts(model, x0)

@@ -148,7 +148,7 @@ class IterativeAttack(Attack):
 
     def find_flags(self, goal: Goal, num_classes: int) -> tuple[Flag, ...]:
         """Flags for settings that the number of classes does not allow; here, more targets than other classes."""
-        if self.targets <= num_classes - 1:
+        if not self.targets or self.targets < num_classes:
             return ()
         left = "1 target" if num_classes == 2 else f"{num_classes - 1} targets"
         sentence = f"{num_classes} classes leave {left} instead of {self.targets}"
