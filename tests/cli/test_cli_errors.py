@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from vitadel import models
+from vitadel import cli, models
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -281,6 +281,18 @@ def test_control_c_exits_with_130_and_keeps_results(
     results = ResultFolder(tmp_path / "run" / "eval" / "quick-linf-8_255")
     assert results.read("clean")["index"] == list(range(8))
     assert not results.finished
+
+
+def test_control_c_before_the_command_starts_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*args: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("vitadel.cli.app", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code, capsys.readouterr().err) == (130, "vitadel: stopped.\n")
 
 
 def test_commands_have_exactly_these_options() -> None:

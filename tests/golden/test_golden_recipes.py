@@ -50,6 +50,13 @@ def of_table(name: str) -> dict[str, object]:
     return {**known, "settings": list(table.settings), "studies": list(table.studies), "rows": rows}
 
 
+def small_lengths(name: str) -> dict[str, int]:
+    """The epochs of the rows with `--small` on a GPU, which follow from the costs of their networks."""
+    if not SWEEPS[name].recipe:
+        return {}
+    return {" ".join(one.labels): one.recipe.plan.epochs for one in as_sweep(name, small=True).combinations()}
+
+
 def of_columns(columns: Sequence[Column], table: PublishedSweep) -> list[str]:
     """The evaluations of a row that has its own."""
     if columns == table.columns:
@@ -67,6 +74,11 @@ def test_published_tables_match_the_record(name: str) -> None:
     assert of_table(name) == json.loads(RECORD.read_text())["tables"][name]
 
 
+@pytest.mark.parametrize("name", SWEEPS)
+def test_lengths_at_the_small_scale_match_the_record(name: str) -> None:
+    assert small_lengths(name) == json.loads(RECORD.read_text())["small"][name]
+
+
 def test_everything_on_record_still_exists() -> None:
     recorded = json.loads(RECORD.read_text())
     assert recorded["recipes"].keys() == RECIPES.keys()
@@ -77,5 +89,6 @@ if __name__ == "__main__":
     found = {
         "recipes": {name: of_recipe(name) for name in RECIPES},
         "tables": {name: of_table(name) for name in SWEEPS},
+        "small": {name: small_lengths(name) for name in SWEEPS},
     }
     RECORD.write_text(json.dumps(found, indent=0) + "\n")

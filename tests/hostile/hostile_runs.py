@@ -120,7 +120,7 @@ def _forged_json(path: Path, random: Random) -> str:
 
 def _forged_log(path: Path, random: Random) -> str:
     lines = path.read_text().splitlines()
-    at = random.randrange(len(lines))
+    at = random.choice([number for number, line in enumerate(lines) if line.endswith("}")])  # others were cut short
     entry = json.loads(lines[at])
     entry.pop("crc32", None)
     lines[at] = json.dumps(changed_tree(entry, random))

@@ -73,7 +73,7 @@ def main() -> None:
         _fail(str(error), 2)
     except Stopped as stopped:
         _fail(str(stopped), 143)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):  # the latter before typer has started
         _fail("stopped.", 130)
     except OSError as error:  # of the operating system: a full disk, a name that is too long
         if isinstance(error, BrokenPipeError):

@@ -117,7 +117,7 @@ def test_the_seed_determines_the_weights_and_generators_are_unchanged() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("timm:test_vitt", r"timm has no model 'test_vitt'\. Did you mean test_vit"),
+        ("timm:test_vitt", r"timm has no model 'test_vitt'\. Did you mean test_vit\w* or test_vit\w* or test_vit\w*\?"),
         ("timm:qqqqqqqqqq", r"timm has no model 'qqqqqqqqqq'\. See `vitadel models` for the families"),
         ("timm:test_vit.nonsense", r"timm's test_vit has no weights tagged 'nonsense'\. Leave the tag out"),
         ("timm:test_vit@", r"no file follows the @ in 'timm:test_vit@'\. Write timm:test_vit@FILE"),
