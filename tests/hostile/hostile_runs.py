@@ -144,7 +144,9 @@ def _forged_tensors(path: Path, random: Random) -> str:
         about = {key: text for key, text in (file.metadata() or {}).items() if "sha256" not in key}
     name, key = random.choice(sorted(tensors)), random.choice(sorted(about) or [""])
     if key and random.random() < 0.6:
-        about[key] = json.dumps(changed_tree(json.loads(about[key]), random))
+        # which step was selected is a sentence
+        tree = json.loads(about[key]) if about[key].startswith("{") else about[key]
+        about[key] = json.dumps(changed_tree(tree, random))
         name = key
     elif random.random() < 0.5:
         tensors[name] = np.ascontiguousarray(_other_array(tensors[name], random))
