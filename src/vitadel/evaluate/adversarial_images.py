@@ -189,21 +189,21 @@ def read_adversarial_images(folder: Path | str, images: Images) -> dict[int, Ten
     for path in paths:
         deltas = _deltas(path)
         if deltas:
-            _check_fit(path, deltas, images)
-            x0 = images.images(torch.tensor(list(deltas))).cpu()
+            x0 = _images_of(path, deltas, images)
             result.update((index, apply(x, delta)) for x, (index, delta) in zip(x0, deltas.items(), strict=True))
     return result
 
 
-def _check_fit(path: Path, deltas: Mapping[int, Tensor], images: Images) -> None:
-    """Raise a UsageError if a file has perturbations of other images."""
-    shape = images.images(torch.zeros(1, dtype=torch.int64)).shape[1:]
-    for index, delta in deltas.items():
-        if not 0 <= index < len(images) or delta.shape != shape:
-            raise UsageError(
-                f"{path} has a perturbation {list(delta.shape)} of image {index}, and there are {len(images)} images "
-                f"{list(shape)}. Give the images of that evaluation."
-            )
+def _images_of(path: Path, deltas: Mapping[int, Tensor], images: Images) -> Tensor:
+    """The images of the perturbations in a file; raises a UsageError if these are of other images."""
+    advice = "Give the images of that evaluation."
+    if wrong := [index for index in deltas if not 0 <= index < len(images)]:
+        raise UsageError(f"{path} has a perturbation of image {wrong[0]}, and there are {len(images)} images. {advice}")
+    x0 = images.images(torch.tensor(list(deltas))).cpu()
+    if wrong := [index for index, delta in deltas.items() if delta.shape != x0.shape[1:]]:
+        shapes = f"{list(deltas[wrong[0]].shape)}, and the images are {list(x0.shape[1:])}"
+        raise UsageError(f"{path} has a perturbation of shape {shapes}. {advice}")
+    return x0
 
 
 def _deltas(path: Path) -> dict[int, Tensor]:

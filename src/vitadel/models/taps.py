@@ -101,7 +101,7 @@ class Taps:
 
     Names of tensors: `embed`, `blocks.i.attn.{q,k,v,logits,probs,out}`, `blocks.i.mlp.out`, `blocks.i.out`, `head.in`;
     families with class-attention blocks have the same under `class_blocks.i`. `names` lists those of this model. A star
-    stands for any part of a name. `with` statements nest: a read returns tensors after the edits, factors and masks of
+    matches any part of a name. `with` statements nest: a read returns tensors after the edits, factors and masks of
     all open ones.
 
     Example:

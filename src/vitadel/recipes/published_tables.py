@@ -87,7 +87,7 @@ def _with_optimizer_of(other: Callable[[], Recipe], recipe: Recipe) -> Recipe:
 
 
 def _case(label: str, change: Callable[[Recipe], Recipe] | None = None, **chosen: str) -> Value:
-    """Values of several named axes together, after `change`; `weight_decay` stands for the axis weight-decay."""
+    """Values of several named axes together, after `change`; `weight_decay` is the axis weight-decay."""
     values = [Axis.of(name.replace("_", "-"), [text]).values[0] for name, text in chosen.items()]
     settings = tuple(setting for value in values for setting in value.settings)
     return Value(label, settings, partial(_in_turn, (change, *(value.change for value in values))))

@@ -15,7 +15,6 @@ import hashlib
 import json
 import math
 import shutil
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,7 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitadel.core.errors import UsageError, short_reason, short_repr
-from vitadel.core.files import check_regular_file, read_json, write_atomically, write_json
+from vitadel.core.files import (
+    LONGEST_NAME,
+    check_regular_file,
+    hashed_name,
+    read_json,
+    write_atomically,
+    write_json,
+)
 from vitadel.core.stats import Accuracy, accuracy_of
 
 if TYPE_CHECKING:
@@ -45,8 +51,6 @@ _FEW_ROWS = 2**16
 # of a file in memory: 4096 rows with a picture of 300 x 300 pixels
 MOST_BYTES = 2**31
 _ROWS_AT_ONCE = 256
-# file names have at most 255 bytes, of which a character may take up to four
-_LONGEST = 120
 
 
 class StoredColumns(dict[str, list[Any]]):
@@ -186,8 +190,8 @@ class ResultFolder:
 
 def _file_name(name: str) -> str:
     """A unique file name for a table, valid on every file system."""
-    safe = "".join(sign if sign.isalnum() or sign in "-_=." else "_" for sign in name)[:_LONGEST]
-    return safe if safe == name else f"{safe}-{zlib.crc32(name.encode()):08x}"
+    safe = "".join(sign if sign.isalnum() or sign in "-_=." else "_" for sign in name)
+    return safe if safe == name and len(name) <= LONGEST_NAME else hashed_name(safe, name)
 
 
 def _with_new_names(columns: StoredColumns) -> StoredColumns:
@@ -239,9 +243,9 @@ def _read_one(path: Path, most_rows: int) -> StoredColumns:
             raise ValueError("its content does not match the hash in it")
         _check_index(columns)
     except Exception as error:  # a damaged file can raise anything
-        damage = " ".join(str(error).split())[:200].rstrip(".")
         raise UsageError(
-            f"cannot read rows in {path}: {damage}. Delete that file to redo its rows: the same command computes them."
+            f"cannot read rows in {path}: {short_reason(error).rstrip('.')}. Delete that file to redo its rows: the "
+            "same command computes them."
         ) from error
     return StoredColumns(columns, path)
 

@@ -122,7 +122,11 @@ def assert_named(error: UsageError, file: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "forged", "message"),
     [
-        ("deltas", torch.zeros(1, 3, 9, 9), r"has a perturbation \[3, 9, 9\] of image 2, .* 4 images \[3, 8, 8\]"),
+        (
+            "deltas",
+            torch.zeros(1, 3, 9, 9),
+            r"perturbation of shape \[3, 9, 9\], and the images are \[3, 8, 8\]\. Give the images",
+        ),
         ("rows", torch.tensor([4]), "of image 4, and there are 4 images"),
         ("rows", torch.tensor([-1]), "of image -1, and there are 4 images"),
         ("rows", torch.tensor([2, 3]), "has 1 deltas of 2 images"),
