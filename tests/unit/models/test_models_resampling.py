@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitadel.core.errors import UsageError
 from vitadel.models import Model, Option, load, save
-from vitadel.models.families.base import fit_kernel
+from vitadel.models.families.base import differs_in, fit_kernel
 
 Tiny = Callable[..., Model]
 KERNEL, POSITIONS = "patch_embed.proj.weight", "pos_embed"
@@ -167,3 +167,21 @@ def test_swin_at_32_pixels_with_patches_of_2(tmp_path: Path) -> None:
     # windows of 7 do not fit into the last two stages
     tables = {f"layers.{s}.blocks.{b}.attn.relative_position_bias_table" for s, n in ((2, 6), (3, 2)) for b in range(n)}
     assert changed == {KERNEL, *tables}
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted", "resampled"),
+    [
+        ({"k": (2, 3, 4, 4)}, {"k": (2, 3, 8, 8)}, True),
+        ({"k": (2, 3, 4, 4)}, {"k": (2, 3, 4, 4)}, False),  # the same
+        ({"k": (2, 3, 4, 4)}, {"k": (5, 3, 8, 8)}, False),  # of another width as well
+        ({"k": (2, 3, 4)}, {"k": (2, 3, 4, 4)}, False),
+        ({}, {"k": (2, 3, 4, 4)}, False),
+        ({"k": (2, 3, 4, 4)}, {}, False),
+    ],
+)
+def test_only_weights_that_differ_along_resampled_axes_are_resampled(
+    stored: dict[str, tuple[int, ...]], wanted: dict[str, tuple[int, ...]], resampled: bool
+) -> None:
+    given, built = ({name: torch.zeros(shape) for name, shape in side.items()} for side in (stored, wanted))
+    assert differs_in(given, built, "k", (2, 3)) is resampled
